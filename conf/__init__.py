@@ -1,0 +1,1 @@
+"""What was asked: strict configuration models and presets. Imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""Presets by name, one YAML file each."""

@@ -1,0 +1,228 @@
+"""The whole configuration as frozen, strict models; each field's description becomes the form in the Prefect UI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
+
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+
+class DemoConfig(_Section):
+    """The generated demo graph: power-law degrees, planted communities, noisy features."""
+
+    nodes: int = Field(200_000, ge=2)
+    """Number of nodes."""
+    edges: int = Field(3_000_000, ge=0)
+    """Number of directed edges."""
+    classes: int = Field(16, ge=2, le=1024)
+    """Number of planted communities, which are the labels."""
+    feature_dim: int = Field(64, ge=1)
+    """Features a node."""
+    exponent: float = Field(2.3, gt=1.5, le=10)
+    """Exponent of the power law of degrees (smaller is more skewed)."""
+    homophily: Fraction = 0.7
+    """Share of edges that stay within a community."""
+    noise: float = Field(3.0, ge=0)
+    """Standard deviation of the feature noise around a community's unit-norm centre, times sqrt(feature_dim)/8."""
+    train_fraction: Fraction = 0.1
+    """Share of nodes to train on."""
+    valid_fraction: Fraction = 0.05
+    """Share of nodes to validate on; twice as many are tested on."""
+    seed: Seed = 0
+    """Seed of the generator (training has its own)."""
+
+
+class DataConfig(_Section):
+    """What to read, and what to do about its quirks."""
+
+    format: Literal["demo", "planetoid", "edge_list", "parquet", "musae"] = "demo"
+    """Format of the graph; `edge_list` reads CSV, TSV and SNAP text (gzip too)."""
+    path: Path | None = None
+    """Directory of the data set (planetoid, musae)."""
+    name: str | None = None
+    """Base name of the files in `path`, as `cora` in `ind.cora.graph` (planetoid) or `facebook` in `facebook_edges.csv` (musae)."""
+    edges: Path | None = None
+    """Edge file (edge_list, parquet)."""
+    features: Path | None = None
+    """Node features, one row a node: `.npy` (N, F) or Parquet, every column one feature (edge_list, parquet)."""
+    labels: Path | None = None
+    """Node labels, one row a node: `.npy` (N,) or a one-column Parquet file; negative or NaN is unlabelled (edge_list, parquet)."""
+    num_nodes: int | None = Field(None, ge=1)
+    """Number of nodes; ids must lie in [0, num_nodes). Left empty, ids are taken as they come: gaps are closed and the map is kept."""
+    source_column: str | None = None
+    """Name of the column of edge sources; empty means the first column."""
+    target_column: str | None = None
+    """Name of the column of edge targets; empty means the second column."""
+    delimiter: str | None = Field(None, min_length=1, max_length=1)
+    """Delimiter of a text edge list; empty means: found from the first lines."""
+    symmetrize: bool = False
+    """Add the reverse of every edge (and merge duplicates)."""
+    deduplicate: bool = False
+    """Merge repeated edges; otherwise multi-edges are kept as stored."""
+    self_loops: Literal["keep", "remove"] = "keep"
+    """What to do with self loops."""
+    nan_policy: Literal["refuse", "zero"] = "refuse"
+    """What to do with features that are NaN or infinite."""
+    normalize_features: Literal["none", "row"] = "none"
+    """`row` divides each feature row by its sum (rows that sum to zero stay)."""
+    split: Literal["provided", "full", "random"] = "provided"
+    """`provided`: the data set's own; `full`: its validation and test nodes, all other labelled nodes train; `random`: by the fractions below."""
+    train_fraction: Fraction = 0.6
+    """Share of labelled nodes to train on (split: random)."""
+    valid_fraction: Fraction = 0.2
+    """Share of labelled nodes to validate on (split: random); the rest is the test set."""
+    split_seed: Seed = 0
+    """Seed of the random split."""
+    demo: DemoConfig = DemoConfig()
+    """The generated graph (format: demo)."""
+
+    @model_validator(mode="after")
+    def _files_belong_to_format(self) -> DataConfig:
+        needed = {"planetoid": ("path", "name"), "musae": ("path", "name"), "edge_list": ("edges",), "parquet": ("edges",)}
+        for field in needed.get(self.format, ()):
+            if getattr(self, field) is None:
+                raise ValueError(f"data.{field} is required for format {self.format!r}: set it in the file or with --set data.{field}=...")
+        allowed = {"path", "name"} if self.format in ("planetoid", "musae") else {"edges", "features", "labels", "num_nodes", "source_column", "target_column", "delimiter"}
+        for field in ("path", "name", "edges", "features", "labels", "num_nodes", "source_column", "target_column", "delimiter"):
+            if getattr(self, field) is not None and (self.format == "demo" or field not in allowed):
+                raise ValueError(f"data.{field} has no effect for format {self.format!r}: remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _split_is_possible(self) -> DataConfig:
+        if self.train_fraction + self.valid_fraction > 1:
+            raise ValueError(f"train_fraction + valid_fraction must be at most 1 (got {self.train_fraction} + {self.valid_fraction})")
+        if self.split != "random" and self.format not in ("demo", "planetoid"):
+            raise ValueError(f"format {self.format!r} brings no split of its own: set data.split=random")
+        if self.split != "random" and {"train_fraction", "valid_fraction", "split_seed"} & self.model_fields_set:
+            raise ValueError(f"train_fraction, valid_fraction and split_seed have no effect for split {self.split!r}: set data.split=random")
+        return self
+
+
+class LayoutConfig(_Section):
+    """How nodes are ordered and bytes are laid out."""
+
+    order: Literal["degree", "hotness", "locality", "none"] = "degree"
+    """`degree`: by how many adjacency lists name a node; `hotness`: by sampled access counts; `locality`: reverse Cuthill-McKee; `none`: as ingested."""
+    block_bytes: ByteSize = Field(ByteSize(1 << 20), ge=4096, le=1 << 26)
+    """Size of a block, the unit of storage I/O; a multiple of 4 KiB."""
+    keep_ingest: bool = False
+    """Keep the intermediate store in ingest order once the laid-out one is published."""
+
+    @model_validator(mode="after")
+    def _block_is_aligned(self) -> LayoutConfig:
+        if self.block_bytes % 4096:
+            raise ValueError(f"layout.block_bytes must be a multiple of 4096 (got {int(self.block_bytes)})")
+        return self
+
+
+class SamplingConfig(_Section):
+    """How mini-batches are drawn."""
+
+    fanouts: tuple[Annotated[int, Field(ge=-1)], ...] = (10, 10)
+    """Neighbors a node, from the input layer to the seed layer as DGL writes them; -1 takes all. One layer each."""
+    batch_size: int = Field(1000, ge=1)
+    """Seed nodes a mini-batch."""
+    superbatch: int = Field(4, ge=1, le=1024)
+    """Mini-batches sampled, classified and fetched as one (K); changes speed and memory, never a sample."""
+    replace: bool = False
+    """Draw neighbors with replacement."""
+    threads: int = Field(2, ge=1, le=256)
+    """Sampling threads; changes speed, never a sample."""
+
+    @model_validator(mode="after")
+    def _fanouts_are_positive(self) -> SamplingConfig:
+        if 0 in self.fanouts:
+            raise ValueError(f"a fanout must be >= 1, or -1 for all neighbors (got {list(self.fanouts)})")
+        return self
+
+
+class ProfileConfig(_Section):
+    """Pre-sampling: how accesses are counted before anything is cached."""
+
+    epochs: int = Field(4, ge=1)
+    """Epochs of real sampling whose counts choose what is cached."""
+    heldout_epochs: int = Field(20, ge=1)
+    """Further epochs that choose nothing: they predict the hit rates and rank the static oracle."""
+    counting: Literal["input", "full_link"] = "input"
+    """`input` counts a node once a batch that needs its features; `full_link` adds every hop's sources and destinations (GARDEN Eq. 4)."""
+
+
+class CacheConfig(_Section):
+    """What is kept in the device tier."""
+
+    device_budget: ByteSize = ByteSize(6 << 20)
+    """Bytes for all caches on the device (on a CPU, a host array of that size), maps included; 0 caches nothing."""
+
+
+class ModelConfig(_Section):
+    """The network."""
+
+    kind: Literal["sage", "gcn", "mlp"] = "sage"
+    """GraphSAGE (mean), GCN, or an MLP that ignores the graph (a baseline: set sampling.fanouts to [])."""
+    hidden: int = Field(64, ge=1)
+    """Width of the hidden layers; there are as many layers as fanouts (two for the MLP)."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Dropout between layers."""
+    input_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout of the input features."""
+
+
+class TrainingConfig(_Section):
+    """The optimisation."""
+
+    epochs: int = Field(10, ge=1)
+    """Most epochs to train."""
+    learning_rate: float = Field(0.01, gt=0)
+    """Learning rate of Adam."""
+    weight_decay: float = Field(0.0, ge=0)
+    """L2 penalty of Adam."""
+    patience: int | None = Field(None, ge=1)
+    """Stop after so many epochs without a better validation accuracy; empty never stops early."""
+    validation: Literal["exact", "sampled"] = "exact"
+    """Validate over all neighbors, or over sampled ones (cheaper on huge graphs); the test is always exact."""
+
+
+class PipelineConfig(_Section):
+    """One run of the pipeline, whole."""
+
+    name: str = Field("demo", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the run and of the model it registers."""
+    experiment: str = Field("garden", min_length=1)
+    """MLflow experiment."""
+    seed: Seed = 0
+    """Seed of sampling, initial weights and dropout."""
+    state_dir: Path = Path(".garden")
+    """Directory of everything this run writes: artifacts, checkpoints, tracking database."""
+    host_budget: ByteSize | None = None
+    """Most bytes of memory a stage may use above its libraries; empty means what the machine has free."""
+    disk_budget: ByteSize | None = None
+    """Most bytes a stage may write; empty means what the disk has free."""
+    data: DataConfig = DataConfig()
+    """Input."""
+    layout: LayoutConfig = LayoutConfig()
+    """Node order and block layout."""
+    sampling: SamplingConfig = SamplingConfig()
+    """Neighbor sampling."""
+    profile: ProfileConfig = ProfileConfig()
+    """Access profile."""
+    cache: CacheConfig = CacheConfig()
+    """Device tier."""
+    model: ModelConfig = ModelConfig()
+    """Network."""
+    training: TrainingConfig = TrainingConfig()
+    """Optimisation."""
+
+    @model_validator(mode="after")
+    def _model_matches_fanouts(self) -> PipelineConfig:
+        if (self.model.kind == "mlp") != (not self.sampling.fanouts):
+            raise ValueError(f"model.kind 'mlp' goes with sampling.fanouts=[] and no other model does (got {self.model.kind!r} with {list(self.sampling.fanouts)})")
+        return self

@@ -1,0 +1,1 @@
+"""CPU bodies of the ops, compiled by numba; they return exactly what `kernels.reference` returns."""

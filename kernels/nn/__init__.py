@@ -1,0 +1,1 @@
+"""GNN layers in plain PyTorch over our message-flow graphs."""

@@ -1,0 +1,1 @@
+"""The block layout on disk and the reader that serves it."""

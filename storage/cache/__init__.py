@@ -1,0 +1,1 @@
+"""Access profiles, cache plans and the memory tiers they fill."""
