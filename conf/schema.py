@@ -11,6 +11,18 @@ Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
+# format -> (required, optional) fields that name files or say how to read them
+_TABULAR = ("features", "labels", "num_nodes", "source_column", "target_column")
+_FILE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "demo": ((), ()),
+    "planetoid": (("path", "name"), ()),
+    "musae": (("path", "name"), ()),
+    "edge_list": (("edges",), (*_TABULAR, "delimiter")),
+    "parquet": (("edges",), _TABULAR),
+}
+_ALL_FILE_FIELDS = {field for required, optional in _FILE_FIELDS.values() for field in (*required, *optional)}
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
@@ -48,15 +60,18 @@ class DataConfig(_Section):
     path: Path | None = None
     """Directory of the data set (planetoid, musae)."""
     name: str | None = None
-    """Base name of the files in `path`, as `cora` in `ind.cora.graph` (planetoid) or `facebook` in `facebook_edges.csv` (musae)."""
+    """Base name of the files in `path`, as `cora` in `ind.cora.graph` (planetoid) or `facebook` in
+    `facebook_edges.csv` (musae)."""
     edges: Path | None = None
     """Edge file (edge_list, parquet)."""
     features: Path | None = None
     """Node features, one row a node: `.npy` (N, F) or Parquet, every column one feature (edge_list, parquet)."""
     labels: Path | None = None
-    """Node labels, one row a node: `.npy` (N,) or a one-column Parquet file; negative or NaN is unlabelled (edge_list, parquet)."""
+    """Node labels, one row a node: `.npy` (N,) or a one-column Parquet file; negative or NaN is unlabelled (edge_list,
+    parquet)."""
     num_nodes: int | None = Field(None, ge=1)
-    """Number of nodes; ids must lie in [0, num_nodes). Left empty, ids are taken as they come: gaps are closed and the map is kept."""
+    """Number of nodes; ids must lie in [0, num_nodes). Left empty, ids are taken as they come: gaps are closed and the
+    map is kept."""
     source_column: str | None = None
     """Name of the column of edge sources; empty means the first column."""
     target_column: str | None = None
@@ -74,7 +89,8 @@ class DataConfig(_Section):
     normalize_features: Literal["none", "row"] = "none"
     """`row` divides each feature row by its sum (rows that sum to zero stay)."""
     split: Literal["provided", "full", "random"] = "provided"
-    """`provided`: the data set's own; `full`: its validation and test nodes, all other labelled nodes train; `random`: by the fractions below."""
+    """`provided`: the data set's own; `full`: its validation and test nodes, all other labelled nodes train; `random`:
+    by the fractions below."""
     train_fraction: Fraction = 0.6
     """Share of labelled nodes to train on (split: random)."""
     valid_fraction: Fraction = 0.2
@@ -86,24 +102,28 @@ class DataConfig(_Section):
 
     @model_validator(mode="after")
     def _files_belong_to_format(self) -> DataConfig:
-        needed = {"planetoid": ("path", "name"), "musae": ("path", "name"), "edge_list": ("edges",), "parquet": ("edges",)}
-        for field in needed.get(self.format, ()):
+        required, optional = _FILE_FIELDS[self.format]
+        for field in required:
             if getattr(self, field) is None:
-                raise ValueError(f"data.{field} is required for format {self.format!r}: set it in the file or with --set data.{field}=...")
-        allowed = {"path", "name"} if self.format in ("planetoid", "musae") else {"edges", "features", "labels", "num_nodes", "source_column", "target_column", "delimiter"}
-        for field in ("path", "name", "edges", "features", "labels", "num_nodes", "source_column", "target_column", "delimiter"):
-            if getattr(self, field) is not None and (self.format == "demo" or field not in allowed):
+                raise ValueError(f"format {self.format!r} needs data.{field}: set it with --set data.{field}=...")
+        for field in _ALL_FILE_FIELDS - set(required) - set(optional):
+            if getattr(self, field) is not None:
                 raise ValueError(f"data.{field} has no effect for format {self.format!r}: remove it")
         return self
 
     @model_validator(mode="after")
     def _split_is_possible(self) -> DataConfig:
         if self.train_fraction + self.valid_fraction > 1:
-            raise ValueError(f"train_fraction + valid_fraction must be at most 1 (got {self.train_fraction} + {self.valid_fraction})")
-        if self.split != "random" and self.format not in ("demo", "planetoid"):
+            total = f"{self.train_fraction} + {self.valid_fraction}"
+            raise ValueError(f"train_fraction + valid_fraction must be at most 1 (got {total})")
+        if self.split == "random":
+            return self
+        if self.format not in ("demo", "planetoid"):
             raise ValueError(f"format {self.format!r} brings no split of its own: set data.split=random")
-        if self.split != "random" and {"train_fraction", "valid_fraction", "split_seed"} & self.model_fields_set:
-            raise ValueError(f"train_fraction, valid_fraction and split_seed have no effect for split {self.split!r}: set data.split=random")
+        for field in ("train_fraction", "valid_fraction", "split_seed"):
+            # Compared with the default, not with what was set: a form sends every field.
+            if getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"data.{field} has no effect for split {self.split!r}: set data.split=random")
         return self
 
 
@@ -111,7 +131,8 @@ class LayoutConfig(_Section):
     """How nodes are ordered and bytes are laid out."""
 
     order: Literal["degree", "hotness", "locality", "none"] = "degree"
-    """`degree`: by how many adjacency lists name a node; `hotness`: by sampled access counts; `locality`: reverse Cuthill-McKee; `none`: as ingested."""
+    """`degree`: by how many adjacency lists name a node; `hotness`: by sampled access counts; `locality`: reverse
+    Cuthill-McKee; `none`: as ingested."""
     block_bytes: ByteSize = Field(ByteSize(1 << 20), ge=4096, le=1 << 26)
     """Size of a block, the unit of storage I/O; a multiple of 4 KiB."""
     keep_ingest: bool = False
@@ -153,7 +174,8 @@ class ProfileConfig(_Section):
     heldout_epochs: int = Field(20, ge=1)
     """Further epochs that choose nothing: they predict the hit rates and rank the static oracle."""
     counting: Literal["input", "full_link"] = "input"
-    """`input` counts a node once a batch that needs its features; `full_link` adds every hop's sources and destinations (GARDEN Eq. 4)."""
+    """`input` counts a node once a batch that needs its features; `full_link` adds every hop's sources and
+    destinations (GARDEN Eq. 4)."""
 
 
 class CacheConfig(_Section):
@@ -224,5 +246,6 @@ class PipelineConfig(_Section):
     @model_validator(mode="after")
     def _model_matches_fanouts(self) -> PipelineConfig:
         if (self.model.kind == "mlp") != (not self.sampling.fanouts):
-            raise ValueError(f"model.kind 'mlp' goes with sampling.fanouts=[] and no other model does (got {self.model.kind!r} with {list(self.sampling.fanouts)})")
+            got = f"{self.model.kind!r} with {list(self.sampling.fanouts)}"
+            raise ValueError(f"model.kind 'mlp' goes with sampling.fanouts=[], and only it does (got {got})")
         return self
