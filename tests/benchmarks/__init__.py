@@ -1,0 +1,1 @@
+"""Measurements; each module runs by `python -m tests.benchmarks.NAME` and ends with one JSON line."""
