@@ -1,7 +1,7 @@
 """The demo through `garden run`: first and second run, the MLP on the same features, half and double the budget.
 
-`python -m tests.benchmarks.bench_demo [--scale 1.0]` ends with one JSON line. Everything goes through the command line, in a fresh
-state directory, so process start-up and compilation are part of each figure.
+`python -m tests.benchmarks.bench_demo [--scale 1.0]` ends with one JSON line. Everything goes through the command line,
+in a fresh state directory, so process start-up is part of each figure.
 """
 
 from __future__ import annotations
