@@ -1,0 +1,113 @@
+"""Presets load, overrides apply, and each mistake gives one line that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conf.load import ConfigError, load_config, preset_names
+from conf.schema import PipelineConfig
+
+REQUIRED_PRESETS = {"demo", "cora", "citeseer", "pubmed", "musae_facebook", "edge_list"}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_valid_and_names_its_run(name: str) -> None:
+    assert load_config(name).name == name
+
+
+def test_the_promised_presets_exist() -> None:
+    assert set(preset_names()) >= REQUIRED_PRESETS
+
+
+def test_the_demo_preset_is_the_default_configuration() -> None:
+    assert load_config("demo") == PipelineConfig()
+
+
+def test_a_file_is_read_and_wins_over_a_preset_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "demo").write_text("name: mine\ntraining:\n  epochs: 7\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    config = load_config("demo", ["training.epochs=8"])
+    assert (config.name, config.training.epochs) == ("mine", 8)
+
+
+def test_an_empty_file_is_the_default_configuration(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("", encoding="utf-8")
+    assert load_config(tmp_path / "empty.yaml") == PipelineConfig()
+
+
+def test_override_values_are_yaml() -> None:
+    overrides = [
+        "sampling.fanouts=[5, -1]",
+        "cache.device_budget=12MiB",
+        "training.learning_rate=1e-3",
+        "training.patience=3",
+        "training.patience=",
+        "layout.keep_ingest=true",
+        "data.demo={nodes: 10, edges: 20}",
+        "seed=18446744073709551615",
+    ]
+    config = load_config("demo", overrides)
+    assert config.sampling.fanouts == (5, -1)
+    assert config.cache.device_budget == 12 << 20
+    assert config.training.learning_rate == 1e-3
+    assert config.training.patience is None
+    assert config.layout.keep_ingest is True
+    assert (config.data.demo.nodes, config.data.demo.edges) == (10, 20)
+    assert config.seed == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "expected"),
+    [
+        ("dem", [], "did you mean 'demo'?"),
+        ("no/such.yaml", [], "neither a file nor a preset"),
+        ("demo", ["model.hiden=3"], "unknown key 'model.hiden': did you mean 'model.hidden'?"),
+        ("demo", ["epochs=3"], "did you mean 'profile.epochs' or 'training.epochs'?"),
+        ("demo", ["zzzz=3"], "unknown key 'zzzz': docs/configuration.md lists all keys"),
+        ("demo", ["training.epochs=many"], "training.epochs: Input should be a valid integer"),
+        ("demo", ["training.epochs=0"], "greater than or equal to 1 (got 0)"),
+        ("demo", ["seed=18446744073709551616"], "seed: Input should be less than"),
+        ("demo", ["model=3"], "model: Input should be a valid dictionary"),
+        ("demo", ["sampling.fanouts=[0]"], "sampling: a fanout must be"),
+        ("demo", ["model.kind=mlp"], "model.kind 'mlp' goes with"),
+        ("demo", ["training.epochs"], "expected a.b=value"),
+        ("demo", ["=3"], "expected a.b=value"),
+        ("demo", ["a..b=3"], "expected a.b=value"),
+        ("demo", ["name=["], "not valid YAML"),
+        ("demo", ["a=1", "b=1", "c=1", "d=1"], "and 1 more"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(name: str, overrides: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(name, overrides)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"a: [1", "not valid YAML"),
+        (b"- 1\n- 2\n", "mapping of names to values (got list)"),
+        (b"3: 4\n", "mapping of names to values"),
+        (b"\xff\xfe\x00", "cannot be read as text"),
+        (b"!!python/object/apply:os.system ['true']", "not valid YAML"),
+        (b"training:\n  epohcs: 3\n", "did you mean 'training.epochs'?"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert expected in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_is_not_a_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
