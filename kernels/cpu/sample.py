@@ -161,7 +161,7 @@ def _draw_shuffled(key, degree, shuffle, positions):
         positions[i] = shuffle[j]
         shuffle[j] = shuffle[i]
         shuffle[i] = j  # where to undo: position i is not drawn again
-    for i in range(k):
+    for i in range(k - 1, -1, -1):
         j = shuffle[i]
         shuffle[i] = i
         shuffle[j] = j
