@@ -1,0 +1,162 @@
+"""Publishing: files and directories appear whole or not at all, and the dead leave nothing behind for long.
+
+A directory is built beside its final place under a lock that the kernel drops when its holder dies, made durable,
+and renamed. So a leftover whose lock is free belongs to nobody alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.errors import MachineError
+
+_PARTIAL_SUFFIX = ".partial"
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[bool]:
+    """Hold an advisory lock on a lock file, which is created and stays behind, empty.
+
+    Parameters
+    ----------
+    path
+        The lock file. It is never removed: removing it would let two holders lock two files of one name.
+    wait
+        Whether to wait until the lock is free.
+    shared
+        Whether other shared holders are welcome.
+
+    Yields
+    ------
+    bool
+        Whether the lock is held; always true with `wait`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, mode)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def lock_file(directory: Path) -> Path:
+    """Return the lock file that guards building `directory`: `<parent>/.locks/<name>`."""
+    return directory.parent / ".locks" / directory.name
+
+
+@contextlib.contextmanager
+def building(directory: Path) -> Iterator[Path]:
+    """Build a directory under a temporary name and publish it by one rename when the block ends well.
+
+    Hold the lock on `lock_file(directory)` around this. What stood at `directory` stays until then.
+
+    Raises
+    ------
+    MachineError
+        If the disk is full; nothing is left behind.
+    """
+    partial = directory.with_name(directory.name + _PARTIAL_SUFFIX)
+    _remove(partial)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        _sync_tree(partial)
+        _replace_directory(partial, directory)
+    except OSError as error:
+        if not _says_disk_full(error):
+            raise
+        free = shutil.disk_usage(directory.parent).free
+        raise MachineError(
+            f"the disk is full: writing {directory} stopped with {free:,} bytes free; "
+            "free some space or set state_dir to another disk"
+        ) from error
+    finally:
+        _remove(partial)
+
+
+def remove_leftovers(parent: Path) -> list[Path]:
+    """Remove what dead builders left under `parent`; what a live one is building stays.
+
+    Returns
+    -------
+    list of Path
+        What was removed.
+    """
+    removed = []
+    for partial in sorted(parent.glob(f"*{_PARTIAL_SUFFIX}")):
+        directory = partial.with_name(partial.name.removesuffix(_PARTIAL_SUFFIX))
+        with locked(lock_file(directory), wait=False) as held:
+            if held:
+                _remove(partial)
+                removed.append(partial)
+    return removed
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a small file's content in one step: temporary file, fsync, rename, fsync of the directory.
+
+    The temporary file has one name, so a dead writer's is overwritten by the next; where several processes may
+    write, each holds a lock meanwhile.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + _PARTIAL_SUFFIX)
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync_tree(root: Path) -> None:
+    for folder, _, files in os.walk(root, topdown=False):
+        for name in files:
+            _fsync(Path(folder, name), os.O_RDONLY)
+        sync_directory(Path(folder))
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace_directory(source: Path, target: Path) -> None:
+    """Rename over a directory that may exist: by itself the kernel replaces only an empty one."""
+    aside = target.with_name(f"{target.name}.old{_PARTIAL_SUFFIX}")
+    _remove(aside)
+    if target.exists():
+        target.rename(aside)
+    source.rename(target)
+    sync_directory(target.parent)
+    _remove(aside)
+
+
+def _remove(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+
+
+def _says_disk_full(error: OSError) -> bool:
+    """HDF5 wraps the system's error and keeps only its text."""
+    return error.errno in _DISK_FULL or os.strerror(errno.ENOSPC) in str(error)

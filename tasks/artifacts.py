@@ -1,0 +1,183 @@
+"""Open-or-build: a stage's output is found by digest or built, within the budgets, and published whole."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.atomic import building, lock_file, locked, remove_leftovers
+from storage.errors import InputError, StorageError
+from storage.manifest import Manifest, files_in
+from tasks.budgets import Budgets, Estimate
+
+_logger = logging.getLogger(__name__)
+_DIGEST_LENGTH = 24  # hexadecimal digits: 96 bits, far beyond chance, still short enough to read
+
+Build = Callable[[Path], Mapping[str, Any]]
+"""Writes a stage's data files into the directory it is given and returns the counts for the manifest."""
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """All that decides a stage's output; equal specs have equal outputs."""
+
+    stage: str
+    """Name of the stage."""
+    inputs: Mapping[str, str]
+    """Digest of each input, by name."""
+    config: Mapping[str, Any]
+    """The part of the configuration that decides the content (plain values)."""
+    algorithm_version: int
+    """Raise it when the same input would give another result."""
+    format_version: int
+    """Version of the files written."""
+
+    @property
+    def digest(self) -> str:
+        """Identity of the output."""
+        parts = [self.stage, dict(self.inputs), dict(self.config), self.algorithm_version, self.format_version]
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """What a stage came to in this run."""
+
+    manifest: Manifest
+    """The artifact."""
+    reused: bool
+    """Whether it was there already."""
+    seconds: float
+    """Wall time in this run."""
+
+
+class ArtifactStore:
+    """The artifacts below one state directory: `<state>/artifacts/<stage>/<digest>/`."""
+
+    def __init__(self, state_dir: Path, budgets: Budgets) -> None:
+        self.root = state_dir / "artifacts"
+        self._budgets = budgets
+
+    def directory(self, spec: StageSpec) -> Path:
+        """Return where the artifact of `spec` lies, or would."""
+        return self.root / spec.stage / spec.digest
+
+    def find(self, spec: StageSpec) -> Manifest | None:
+        """Return the manifest of the published artifact, whether or not its data files were collected."""
+        try:
+            return Manifest.read(self.directory(spec))
+        except StorageError as error:
+            _logger.warning("%s", error)
+            return None
+
+    def open(self, spec: StageSpec) -> Manifest | None:
+        """Return the manifest of the published artifact if all its data files are there."""
+        manifest = self.find(spec)
+        return manifest if manifest is not None and not manifest.missing_files() else None
+
+    def require(self, spec: StageSpec) -> StageOutcome:
+        """Open an artifact that another flow makes.
+
+        Raises
+        ------
+        InputError
+            If it is not there.
+        """
+        start = time.perf_counter()
+        manifest = self.open(spec)
+        if manifest is None:
+            raise InputError(
+                f"no finished {spec.stage} stage for this configuration and input: build it first, "
+                f"with the flow that does or `garden run CONFIG --until {spec.stage}`"
+            )
+        return StageOutcome(manifest, True, time.perf_counter() - start)
+
+    def open_or_build(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate]) -> StageOutcome:
+        """Return the artifact of `spec`, building it if needed; of several processes only one builds.
+
+        Parameters
+        ----------
+        spec
+            What is wanted.
+        build
+            Called with an empty directory to write the data files into; returns the counts.
+        estimate
+            Called before `build`: what it will need at most.
+
+        Raises
+        ------
+        BudgetError
+            If the estimate is above a budget; names the smallest one that would do.
+        MachineError
+            If it is above what the machine has free, or the disk ran full all the same.
+        """
+        start = time.perf_counter()
+        directory = self.directory(spec)
+        for leftover in remove_leftovers(directory.parent):
+            _logger.info("%s: removed what a run that died left behind (%s)", spec.stage, leftover.name)
+        manifest = self.open(spec)
+        if manifest is not None:
+            return StageOutcome(manifest, True, time.perf_counter() - start)
+        with locked(lock_file(directory), wait=False) as free:
+            if free:
+                return self._build(spec, build, estimate, start)
+        _logger.info("%s: another process is building %s; waiting for it", spec.stage, directory.name)
+        with locked(lock_file(directory)):
+            return self._build(spec, build, estimate, start)
+
+    def _build(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate], start: float) -> StageOutcome:
+        """Build under the lock, unless whoever held it before has done so."""
+        manifest = self.open(spec)
+        if manifest is not None:
+            return StageOutcome(manifest, True, time.perf_counter() - start)
+        directory = self.directory(spec)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        self._budgets.check(spec.stage, estimate(), directory.parent)
+        with building(directory) as partial:
+            counts = build(partial)
+            seconds = time.perf_counter() - start
+            _describe(spec, partial, counts, seconds).write()
+        manifest = Manifest.read(directory)
+        assert manifest is not None, "published without a manifest"
+        return StageOutcome(manifest, False, time.perf_counter() - start)
+
+    def collect(self, manifest: Manifest) -> int:
+        """Remove the data files of an intermediate artifact; its manifest stays to tell what they were.
+
+        Returns
+        -------
+        int
+            Bytes given back; 0 where another process is using the artifact (that one collects later).
+        """
+        with locked(lock_file(manifest.directory), wait=False) as free:
+            if not free:
+                return 0
+            present = [manifest.path(name) for name in manifest.files if manifest.path(name).exists()]
+            freed = sum(path.stat().st_size for path in present)
+            for path in present:
+                path.unlink()
+            return freed
+
+
+def _describe(spec: StageSpec, directory: Path, counts: Mapping[str, Any], seconds: float) -> Manifest:
+    return Manifest(
+        stage=spec.stage,
+        digest=spec.digest,
+        inputs=dict(spec.inputs),
+        config=dict(spec.config),
+        algorithm_version=spec.algorithm_version,
+        format_version=spec.format_version,
+        counts=dict(counts),
+        files=files_in(directory),
+        seconds=round(seconds, 3),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        directory=directory,
+    )

@@ -1,0 +1,79 @@
+"""Input files are hashed once, again when they change, and always with `verify`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from storage.errors import InputError
+from tasks.input_digests import InputDigests
+
+OLD_NS = 1_700_000_000 * 10**9
+
+
+def write(path: Path, content: bytes, mtime_ns: int = OLD_NS) -> str:
+    path.write_bytes(content)
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_the_digest_is_that_of_the_content(tmp_path: Path) -> None:
+    expected = write(tmp_path / "edges", b"1 2\n")
+    assert InputDigests(tmp_path / "state").digest(tmp_path / "edges") == expected
+
+
+def test_it_is_remembered_by_size_time_and_inode_until_verified(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, path = tmp_path / "state", tmp_path / "edges"
+    before = write(path, b"1 2\n")
+    assert InputDigests(state).digest(path) == before
+    after = write(path, b"1 3\n")  # same size, time and inode: only hashing anew can tell
+    assert InputDigests(state).digest(path) == before
+    assert InputDigests(state, verify=True).digest(path) == after
+    assert "its content changed though" in caplog.text
+    assert InputDigests(state).digest(path) == after
+
+
+@pytest.mark.parametrize("mtime_ns", [OLD_NS, OLD_NS + 1])
+def test_a_change_of_size_or_time_is_noticed(tmp_path: Path, mtime_ns: int) -> None:
+    state, path = tmp_path / "state", tmp_path / "edges"
+    write(path, b"1 2\n")
+    InputDigests(state).digest(path)
+    after = write(path, b"1 2\n3 4\n" if mtime_ns == OLD_NS else b"1 3\n", mtime_ns)
+    assert InputDigests(state).digest(path) == after
+
+
+def test_a_replaced_file_is_noticed_by_its_inode(tmp_path: Path) -> None:
+    state, path = tmp_path / "state", tmp_path / "edges"
+    write(path, b"1 2\n")
+    InputDigests(state).digest(path)
+    after = write(tmp_path / "new", b"1 3\n")
+    (tmp_path / "new").replace(path)
+    assert InputDigests(state).digest(path) == after
+
+
+def test_a_file_just_written_is_not_trusted_yet(tmp_path: Path) -> None:
+    state, path = tmp_path / "state", tmp_path / "edges"
+    path.write_bytes(b"1 2\n")
+    stat = path.stat()
+    InputDigests(state).digest(path)
+    after = write(path, b"1 3\n", stat.st_mtime_ns)
+    assert InputDigests(state).digest(path) == after
+
+
+def test_a_damaged_memory_is_forgotten(tmp_path: Path) -> None:
+    state, path = tmp_path / "state", tmp_path / "edges"
+    expected = write(path, b"1 2\n")
+    InputDigests(state).digest(path)
+    for text in ("[", "3", '{"a": 3}'):
+        (state / "input_digests.json").write_text(text)
+        assert InputDigests(state).digest(path) == expected
+
+
+def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere: cannot read the input file .*; check the path"):
+        InputDigests(tmp_path).digest(tmp_path / "nowhere")
