@@ -1,0 +1,181 @@
+"""Block layout: rewrites a store in a new node order, in passes over the old one that a memory budget bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from storage.blocks.writer import ArrayStream
+from storage.csc import empty_ids
+from storage.errors import InputError
+from storage.formats.base import IdArray
+from storage.graph_store import (
+    FEATURES,
+    INDICES,
+    LABELS,
+    ORIGINAL_ID,
+    SPLITS,
+    GraphStore,
+    StoreInfo,
+    row_chunks,
+    write_store,
+)
+from storage.order import invert_order
+
+DEFAULT_WORK_BYTES = 256 << 20
+"""Memory for pieces of the new store, on top of the arrays with one entry a node."""
+
+_jit = numba.njit(nogil=True, cache=True)
+
+
+def lay_out(
+    store: GraphStore,
+    new_to_old: npt.NDArray[np.int64],
+    path: Path,
+    *,
+    order: str,
+    block_bytes: int,
+    work_bytes: int = DEFAULT_WORK_BYTES,
+) -> None:
+    """Write `store` in another node order; the neighbors within a row keep their order.
+
+    The old store is read from front to back, once for each `work_bytes` of adjacency lists and of features.
+
+    Parameters
+    ----------
+    store : GraphStore
+    new_to_old : (N,) int64
+        Present id of each new one.
+    path : Path
+        File to write.
+    order : str
+        Name of the order.
+    block_bytes : int
+        Size of a block, a multiple of 4096.
+    work_bytes : int
+        Memory for pieces of the new store.
+
+    Raises
+    ------
+    InputError
+        `new_to_old` is no permutation of the store's nodes.
+    ChecksumMismatchError
+        The old store is damaged.
+    MachineError
+        The disk is full.
+    """
+    _check_permutation(new_to_old, store.info.num_nodes)
+    old_to_new = invert_order(new_to_old)
+    old_indptr = store.read_indptr()
+    indptr = np.zeros_like(old_indptr)
+    np.cumsum(np.diff(old_indptr)[new_to_old], out=indptr[1:])
+    known_labels = store.read_labels()[new_to_old] if store.has(LABELS) else None
+    write_store(
+        path,
+        indptr=indptr,
+        indices=_reordered_indices(store, old_indptr, indptr, old_to_new, work_bytes),
+        features=_reordered_features(store, old_to_new, work_bytes) if store.has(FEATURES) else None,
+        labels=known_labels,
+        label_names=store.info.label_names,
+        splits={split: old_to_new[store.read_split(split)] for split in SPLITS},
+        out_degree=store.read_out_degree()[new_to_old],
+        original_ids=store.reader(ORIGINAL_ID).read_all()[new_to_old] if store.has(ORIGINAL_ID) else None,
+        new_to_old=store.read_new_to_old()[new_to_old],
+        order=order,
+        block_bytes=block_bytes,
+    )
+
+
+def estimate_layout_memory_bytes(info: StoreInfo, work_bytes: int = DEFAULT_WORK_BYTES) -> int:
+    """Bytes of memory that `lay_out` needs: arrays with one entry a node, a piece of the new store, chunks read."""
+    largest = max(info.num_edges * _id_bytes(info), info.num_nodes * info.feature_row_bytes)
+    return 72 * info.num_nodes + min(work_bytes, largest) + (64 << 20)
+
+
+def estimate_store_bytes(info: StoreInfo) -> int:
+    """Bytes of a file that holds what the store holds (a little more: padding and tables)."""
+    per_node = 8 + 8 + 4 + 8 + 8 + 8 + info.feature_row_bytes
+    data = info.num_nodes * per_node + info.num_edges * _id_bytes(info)
+    return data + data // 1000 + 10 * info.block_bytes + (1 << 16)
+
+
+def _id_bytes(info: StoreInfo) -> int:
+    return 4 if info.num_nodes < 2**31 else 8
+
+
+def _check_permutation(new_to_old: npt.NDArray[np.int64], num_nodes: int) -> None:
+    in_range = len(new_to_old) == num_nodes and (
+        not num_nodes or (new_to_old.min() >= 0 and new_to_old.max() < num_nodes)
+    )
+    if not in_range or not np.bincount(new_to_old, minlength=num_nodes).all():
+        raise InputError(f"a node order must hold each of 0..{num_nodes - 1} once (got {len(new_to_old)} ids)")
+
+
+def _reordered_features(store: GraphStore, old_to_new: npt.NDArray[np.int64], work_bytes: int) -> ArrayStream:
+    """Stream the feature rows in the new order."""
+    extent = store.extent(FEATURES)
+
+    def chunks() -> Iterator[npt.NDArray[Any]]:
+        rows = max(1, work_bytes // max(1, extent.row_bytes))
+        for first in range(0, extent.shape[0], rows):
+            out = np.empty((min(rows, extent.shape[0] - first), *extent.shape[1:]), extent.dtype)
+            old = 0
+            for chunk in row_chunks(store, FEATURES):
+                slot = old_to_new[old : old + len(chunk)] - first
+                here = (slot >= 0) & (slot < len(out))
+                out[slot[here]] = chunk[here]
+                old += len(chunk)
+            yield out
+
+    return ArrayStream(extent.shape, extent.dtype, chunks())
+
+
+def _reordered_indices(
+    store: GraphStore,
+    old_indptr: npt.NDArray[np.int64],
+    indptr: npt.NDArray[np.int64],
+    old_to_new: npt.NDArray[np.int64],
+    work_bytes: int,
+) -> ArrayStream:
+    """Stream the adjacency lists in the new order, with the new ids in them."""
+    extent = store.extent(INDICES)
+    num_nodes, num_edges = len(indptr) - 1, extent.shape[0]
+
+    def chunks() -> Iterator[IdArray]:
+        ids = max(1, work_bytes // extent.dtype.itemsize)
+        for first in range(0, num_edges, ids):
+            out = empty_ids(min(ids, num_edges - first), num_nodes)
+            old = 0
+            for chunk in row_chunks(store, INDICES):
+                _move_rows(chunk, old, old_indptr, indptr, old_to_new, out, first)
+                old += len(chunk)
+            yield out
+
+    return ArrayStream(extent.shape, extent.dtype, chunks())
+
+
+@_jit
+def _move_rows(
+    chunk: IdArray,
+    chunk_start: int,
+    old_indptr: npt.NDArray[np.int64],
+    indptr: npt.NDArray[np.int64],
+    old_to_new: npt.NDArray[np.int64],
+    out: IdArray,
+    out_start: int,
+) -> None:
+    """Copy what `chunk` (old edges from `chunk_start`) and `out` (new edges from `out_start`) have in common."""
+    chunk_stop, out_stop = chunk_start + len(chunk), out_start + len(out)
+    v = np.searchsorted(old_indptr, chunk_start, side="right") - 1
+    while v < len(old_indptr) - 1 and old_indptr[v] < chunk_stop:
+        shift = indptr[old_to_new[v]] - old_indptr[v]
+        first = max(old_indptr[v], chunk_start, out_start - shift)
+        last = min(old_indptr[v + 1], chunk_stop, out_stop - shift)
+        for e in range(first, last):
+            out[e + shift - out_start] = old_to_new[chunk[e - chunk_start]]
+        v += 1

@@ -1,0 +1,190 @@
+"""Reads blocks of a store file with direct I/O from a thread pool, and checks each block on its first read."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import threading
+import weakref
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.blocks.extent import DIRECT_ALIGNMENT, Extent, aligned_empty
+from storage.errors import ChecksumMismatchError, StorageError
+
+logger = logging.getLogger(__name__)
+
+_TASK_BYTES = 4 << 20
+_refused_direct: set[int] = set()
+
+
+class BlockReader:
+    """Reads one dataset of a store, block by block, past the page cache.
+
+    Safe to use from several threads. The descriptor is opened by the first read.
+
+    Parameters
+    ----------
+    path : Path
+        Store file.
+    extent : Extent
+        Where the dataset lies.
+    threads : int
+        Reads in flight at most.
+    direct : bool
+        Ask for direct I/O; where offset or file system refuse it, reads are buffered and a log line says so.
+    """
+
+    def __init__(self, path: Path, extent: Extent, *, threads: int = 4, direct: bool = True) -> None:
+        self.extent = extent
+        self.bytes_read = 0
+        self._path = path
+        self._threads = threads
+        self._verified_B = np.zeros(extent.num_blocks, np.bool_)
+        self._direct = direct and extent.offset % DIRECT_ALIGNMENT == 0 and extent.block_bytes % DIRECT_ALIGNMENT == 0
+        self._lock = threading.Lock()
+        self._descriptor: int | None = None
+        self._finalizer: weakref.finalize[..., BlockReader] | None = None
+
+    def close(self) -> None:
+        """Close the descriptor; a later read opens it again."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._descriptor = self._finalizer = None
+
+    def read_all(self) -> npt.NDArray[Any]:
+        """Read the whole array.
+
+        Raises
+        ------
+        StorageError
+            The file is shorter than it should be.
+        ChecksumMismatchError
+            A block's bytes are not those that were written.
+        """
+        return self.read_rows(0, self.extent.shape[0])
+
+    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Read entries `start` to `stop` along the first axis, and the rest of the blocks that hold them.
+
+        Returns
+        -------
+        (stop - start, ...) array in the dataset's type, owned by the caller
+
+        Raises
+        ------
+        StorageError, ChecksumMismatchError
+            As `read_all`.
+        """
+        shape = (stop - start, *self.extent.shape[1:])
+        first_byte, last_byte = start * self.extent.row_bytes, stop * self.extent.row_bytes
+        if first_byte == last_byte:
+            return np.empty(shape, self.extent.dtype)
+        first_block = first_byte // self.extent.block_bytes
+        data = self.read_blocks(first_block, -(-last_byte // self.extent.block_bytes))
+        skip = first_byte - first_block * self.extent.block_bytes
+        return data[skip : skip + last_byte - first_byte].view(self.extent.dtype).reshape(shape)
+
+    def read_blocks(self, first: int, last: int) -> npt.NDArray[np.uint8]:
+        """Read blocks `first` to `last` (excluded), several at a time.
+
+        Returns
+        -------
+        uint8 array of their bytes; the dataset's last block is as long as its data
+        """
+        block_bytes = self.extent.block_bytes
+        needed = min(last * block_bytes, self.extent.nbytes) - first * block_bytes
+        buffer = aligned_empty((last - first) * block_bytes)
+        with self._lock:
+            self._open()
+        step = max(1, _TASK_BYTES // block_bytes)
+        runs = [(run, min(run + step, last)) for run in range(first, last, step)]
+        if len(runs) == 1:
+            self._read_run(buffer, first, runs[0])
+        else:
+            with ThreadPoolExecutor(self._threads, thread_name_prefix="block-reader") as pool:
+                list(pool.map(lambda run: self._read_run(buffer, first, run), runs))
+        self.bytes_read += needed
+        return buffer[:needed]
+
+    def _read_run(self, buffer: npt.NDArray[np.uint8], first: int, run: tuple[int, int]) -> None:
+        """Fill the part of `buffer` (which starts at block `first`) that belongs to the blocks of `run`."""
+        block_bytes = self.extent.block_bytes
+        piece = buffer[(run[0] - first) * block_bytes : (run[1] - first) * block_bytes]
+        needed = min(run[1] * block_bytes, self.extent.nbytes) - run[0] * block_bytes
+        self._read_bytes(piece.data, self.extent.offset + run[0] * block_bytes, needed)
+        for block in range(*run):
+            if not self._verified_B[block]:
+                start = (block - run[0]) * block_bytes
+                self._verify(block, piece[start : min(start + block_bytes, needed)])
+
+    def _read_bytes(self, target: memoryview, offset: int, needed: int) -> None:
+        """Read at least `needed` bytes; a direct read may go on to the end of its block."""
+        assert self._descriptor is not None
+        done = 0
+        while done < needed:
+            # A read cut short by the file's end leaves a remainder that only buffered reads may ask for.
+            aligned = self._direct and done % DIRECT_ALIGNMENT == 0
+            wanted = target[done:] if aligned else target[done:needed]
+            try:
+                count = os.preadv(self._descriptor, [wanted], offset + done)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                self._fall_back()
+                continue
+            if count == 0:
+                raise StorageError(
+                    f"{self._path} ends at byte {offset + done}, inside {self.extent.name}: it was cut short; "
+                    "delete it and run again"
+                )
+            done += count
+            if done < needed and done % DIRECT_ALIGNMENT and self._direct:
+                self._fall_back()
+
+    def _verify(self, block: int, data: npt.NDArray[np.uint8]) -> None:
+        expected, found = int(self.extent.crc_B[block]), zlib.crc32(data.data)
+        if expected != found:
+            raise ChecksumMismatchError(
+                f"{self._path}: block {block} of {self.extent.name} (bytes "
+                f"{self.extent.offset + block * self.extent.block_bytes} and following) has CRC-32 {found:08x}, "
+                f"recorded is {expected:08x}: the file is damaged; delete it and run again"
+            )
+        self._verified_B[block] = True
+
+    def _open(self) -> None:
+        if self._descriptor is not None:
+            return
+        flags = os.O_RDONLY | (os.O_DIRECT if self._direct else 0)
+        try:
+            descriptor = os.open(self._path, flags)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not self._direct:
+                raise StorageError(f"{self._path} cannot be opened: {error.strerror}") from error
+            self._direct = False
+            self._log_refusal()
+            descriptor = os.open(self._path, os.O_RDONLY)
+        self._descriptor = descriptor
+        self._finalizer = weakref.finalize(self, os.close, descriptor)
+
+    def _fall_back(self) -> None:
+        """Go on with buffered reads on the same descriptor."""
+        assert self._descriptor is not None
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        self._direct = False
+        self._log_refusal()
+
+    def _log_refusal(self) -> None:
+        """Say once a file system that direct I/O does not work there."""
+        device = self._path.stat().st_dev
+        if device not in _refused_direct:
+            _refused_direct.add(device)
+            logger.warning("direct I/O is refused where %s lies: reads go through the page cache", self._path)

@@ -1,0 +1,171 @@
+"""Writes a store file: contiguous, block-aligned HDF5 datasets with a CRC-32 a block, published by one rename."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from storage.blocks.extent import num_blocks
+from storage.errors import MachineError
+
+CRC_GROUP = "blocks/crc32"
+"""HDF5 group that holds each dataset's checksums, under the dataset's own name."""
+_WRITE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class ArrayStream:
+    """An array too large to hold, as its consecutive pieces along the first axis."""
+
+    shape: tuple[int, ...]
+    """Shape of the whole."""
+    dtype: np.dtype[Any]
+    """Type of its elements."""
+    chunks: Iterable[npt.NDArray[Any]]
+    """The pieces in order."""
+
+    @classmethod
+    def of(cls, array: npt.NDArray[Any]) -> ArrayStream:
+        """Pieces of an array in memory."""
+        rows = max(1, _WRITE_BYTES * len(array) // max(1, array.nbytes))
+        return cls(array.shape, array.dtype, (array[i : i + rows] for i in range(0, len(array), rows)))
+
+
+class BlockWriter:
+    """Context manager that writes a store file beside `path` and renames it there when all went well.
+
+    Parameters
+    ----------
+    path : Path
+    block_bytes : int
+        Unit of storage I/O: datasets of that size and more start at a multiple of it.
+
+    Raises
+    ------
+    MachineError
+        The disk is full. Nothing is left behind, and a file that was at `path` stays as it was.
+    """
+
+    def __init__(self, path: Path, *, block_bytes: int) -> None:
+        self._path = path
+        self._partial = path.with_name(path.name + ".partial")
+        self._block_bytes = block_bytes
+        self._file: h5py.File | None = None
+
+    def __enter__(self) -> BlockWriter:
+        # The 1.8 layout carries checksums of the metadata too, and every HDF5 tool of today reads it.
+        self._file = h5py.File(
+            self._partial,
+            "w",
+            libver=("v108", "v110"),
+            alignment_threshold=self._block_bytes,
+            alignment_interval=self._block_bytes,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._hdf5.close()
+            if kind is None:
+                _sync(self._partial)
+                self._partial.replace(self._path)
+                _sync(self._path.parent)
+        except OSError as close_error:
+            raise _disk_error(close_error, self._path) from close_error
+        finally:
+            self._partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_error(error, self._path) from error
+
+    @property
+    def _hdf5(self) -> h5py.File:
+        assert self._file is not None, "used outside its context"
+        return self._file
+
+    @property
+    def attrs(self) -> h5py.AttributeManager:
+        """Attributes of the file."""
+        return self._hdf5.attrs
+
+    def write(self, name: str, data: ArrayStream | npt.NDArray[Any]) -> None:
+        """Write a contiguous dataset and its checksums.
+
+        Parameters
+        ----------
+        name : str
+            Path of the dataset in the file.
+        data : ArrayStream or array
+        """
+        stream = ArrayStream.of(data) if isinstance(data, np.ndarray) else data
+        dataset = self._hdf5.create_dataset(name, stream.shape, stream.dtype, fill_time="never")
+        crc_B = np.zeros(num_blocks(dataset.nbytes, self._block_bytes), np.uint32)
+        checksum = _BlockChecksum(crc_B, self._block_bytes)
+        row = 0
+        for piece in stream.chunks:
+            chunk = np.ascontiguousarray(piece, stream.dtype)
+            if len(chunk):
+                dataset[row : row + len(chunk)] = chunk
+                checksum.update(chunk)
+            row += len(chunk)
+        assert row == stream.shape[0], f"{name} got {row} rows of {stream.shape[0]}"
+        self._hdf5[f"{CRC_GROUP}/{name}"] = crc_B
+
+    def write_names(self, name: str, names: Iterable[str]) -> None:
+        """Write a short list of strings."""
+        self._hdf5.create_dataset(name, data=list(names), dtype=h5py.string_dtype())
+
+    def write_table(self, name: str, table: npt.NDArray[Any], **attrs: str) -> None:
+        """Write a small array that no block reader reads, with attributes that explain it."""
+        self._hdf5[name] = table
+        self._hdf5[name].attrs.update(attrs)
+
+
+class _BlockChecksum:
+    """CRC-32 of consecutive blocks of a byte stream that arrives in pieces of any size."""
+
+    def __init__(self, crc_B: npt.NDArray[np.uint32], block_bytes: int) -> None:
+        self._crc_B = crc_B
+        self._block_bytes = block_bytes
+        self._position = 0
+
+    def update(self, chunk: npt.NDArray[Any]) -> None:
+        """Take the next bytes."""
+        for block, piece in self._pieces(chunk.reshape(-1).view(np.uint8).data):
+            self._crc_B[block] = zlib.crc32(piece, int(self._crc_B[block]))
+
+    def _pieces(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
+        start = 0
+        while start < len(data):
+            block, within = divmod(self._position, self._block_bytes)
+            piece = data[start : start + self._block_bytes - within]
+            yield block, piece
+            start += len(piece)
+            self._position += len(piece)
+
+
+def _sync(path: Path) -> None:
+    """Make a file or directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _disk_error(error: OSError, path: Path) -> Exception:
+    """Turn a full disk into an error that says so."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return MachineError(f"no space left on the disk of {path}: free some, or point state_dir elsewhere")
+    return error

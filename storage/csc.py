@@ -1,0 +1,214 @@
+"""CSC from a stream of edges: two passes of a counting sort, no copy of the edge list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import InputError
+from storage.formats.base import EdgeChunk, IdArray
+
+_jit = numba.njit(nogil=True, cache=True)
+
+
+@dataclass(frozen=True)
+class EdgeCounts:
+    """What was found among the edges, and what was changed."""
+
+    rows_read: int
+    """Edges in the input."""
+    self_loops_found: int
+    """Edges from a node to itself in the input."""
+    self_loops_removed: int
+    """Those dropped on request."""
+    reverse_added: int
+    """Reverse edges added on request, before duplicates were merged."""
+    duplicates_found: int
+    """Edges that repeat an earlier one (the added reverse edges too)."""
+    duplicates_removed: int
+    """Those merged on request."""
+
+
+@dataclass(frozen=True)
+class Csc:
+    """In-adjacency of a graph: `indices[indptr[v]:indptr[v+1]]` are the nodes that v aggregates from."""
+
+    indptr: npt.NDArray[np.int64]
+    """(N + 1,) offsets."""
+    indices: IdArray
+    """(E,) source ids, within a row in the order of the input."""
+    counts: EdgeCounts
+    """What was found and changed."""
+
+
+def empty_ids(length: int, num_nodes: int) -> IdArray:
+    """Uninitialised node ids in the type that adjacency lists have: int32 where N < 2**31, else int64."""
+    return np.empty(length, np.int32) if num_nodes < 2**31 else np.empty(length, np.int64)
+
+
+def build_csc(
+    read_chunks: Callable[[], Iterable[EdgeChunk]],
+    num_nodes: int,
+    *,
+    symmetrize: bool = False,
+    deduplicate: bool = False,
+    remove_self_loops: bool = False,
+    locate: Callable[[int], str] = "the edges, row {}".format,
+) -> Csc:
+    """Build the CSC of a stream of edges, which is read twice.
+
+    Memory: `indptr`, `indices` and one chunk; then one id a node while duplicates are counted. `symmetrize` holds
+    both directions of every edge before it merges duplicates.
+
+    Parameters
+    ----------
+    read_chunks : callable
+        Gives the edges anew: iterable of (source ids, destination ids).
+    num_nodes : int
+    symmetrize : bool
+        Add the reverse of every edge that is no self loop, and merge duplicates.
+    deduplicate : bool
+        Merge repeated edges; the first stays where it is.
+    remove_self_loops : bool
+    locate : callable
+        Says where an edge row stands, for the error.
+
+    Returns
+    -------
+    Csc
+
+    Raises
+    ------
+    InputError
+        An id is outside [0, num_nodes), or the second reading differs from the first.
+    """
+    indptr = np.zeros(num_nodes + 2, np.int64)
+    rows_read = loops = 0
+    for src, dst in read_chunks():
+        bad, chunk_loops = _count_edges(src, dst, indptr, symmetrize, remove_self_loops)
+        if bad >= 0:
+            raise _out_of_range(src, dst, bad, rows_read, num_nodes, locate)
+        rows_read += len(src)
+        loops += chunk_loops
+    # indptr[v + 1] is the start of row v; filling moves it to the row's end, which is where row v + 1 starts.
+    np.cumsum(indptr, out=indptr)
+    indices = empty_ids(int(indptr[-1]), num_nodes)
+    for src, dst in read_chunks():
+        if not _fill_rows(src, dst, indptr, indices, symmetrize, remove_self_loops):
+            raise InputError("the edges changed while they were read: run again when nothing writes to them")
+    if indptr[-2] != indptr[-1]:
+        raise InputError("there were fewer edges on the second reading: run again when nothing writes to them")
+    indptr = indptr[:-1]
+    last_row = empty_ids(num_nodes, num_nodes)
+    last_row.fill(-1)
+    duplicates = _merge_duplicates(indptr, indices, last_row, symmetrize or deduplicate)
+    kept: IdArray = indices[: int(indptr[-1])]
+    counts = EdgeCounts(
+        rows_read=rows_read,
+        self_loops_found=loops,
+        self_loops_removed=loops if remove_self_loops else 0,
+        reverse_added=rows_read - loops if symmetrize else 0,
+        duplicates_found=duplicates,
+        duplicates_removed=len(indices) - len(kept),
+    )
+    return Csc(indptr, kept, counts)
+
+
+def count_occurrences(indices: IdArray, num_nodes: int) -> npt.NDArray[np.int64]:
+    """Count how many adjacency lists name each node: its out-degree in the sense of sampling.
+
+    Returns
+    -------
+    (N,) int64
+    """
+    counts = np.zeros(num_nodes, np.int64)
+    add_occurrences(counts, indices)
+    return counts
+
+
+@_jit
+def add_occurrences(counts: npt.NDArray[np.int64], ids: IdArray) -> None:
+    """Add one to `counts` at each of `ids`, which must be in range."""
+    for i in range(len(ids)):
+        counts[ids[i]] += 1
+
+
+@_jit
+def _count_edges(
+    src: IdArray, dst: IdArray, indptr: npt.NDArray[np.int64], symmetrize: bool, remove_loops: bool
+) -> tuple[int, int]:
+    """Count row lengths into indptr[v + 2]; (first position with an id out of range or -1, self loops seen)."""
+    num_nodes = len(indptr) - 2
+    loops = 0
+    for i in range(len(src)):
+        u, v = src[i], dst[i]
+        if u < 0 or v < 0 or u >= num_nodes or v >= num_nodes:
+            return i, loops
+        if u == v:
+            loops += 1
+            if remove_loops:
+                continue
+        elif symmetrize:
+            indptr[u + 2] += 1
+        indptr[v + 2] += 1
+    return -1, loops
+
+
+@_jit
+def _fill_rows(
+    src: IdArray, dst: IdArray, indptr: npt.NDArray[np.int64], indices: IdArray, symmetrize: bool, remove_loops: bool
+) -> bool:
+    """Put each source into its destination's row; False if the edges are not those that were counted."""
+    num_nodes = len(indptr) - 2
+    for i in range(len(src)):
+        u, v = src[i], dst[i]
+        if u < 0 or v < 0 or u >= num_nodes or v >= num_nodes:
+            return False
+        if u == v and remove_loops:
+            continue
+        if indptr[v + 1] >= len(indices):
+            return False
+        indices[indptr[v + 1]] = u
+        indptr[v + 1] += 1
+        if symmetrize and u != v:
+            if indptr[u + 1] >= len(indices):
+                return False
+            indices[indptr[u + 1]] = v
+            indptr[u + 1] += 1
+    return True
+
+
+@_jit
+def _merge_duplicates(indptr: npt.NDArray[np.int64], indices: IdArray, last_row: IdArray, remove: bool) -> int:
+    """Count repeated ids within rows and, on request, close the gaps in place; `last_row` starts as -1."""
+    found = 0
+    out = start = np.int64(0)
+    for v in range(len(indptr) - 1):
+        stop = indptr[v + 1]
+        for e in range(start, stop):
+            u = indices[e]
+            if last_row[u] == v:
+                found += 1
+                if remove:
+                    continue
+            last_row[u] = v
+            indices[out] = u
+            out += 1
+        start = stop
+        indptr[v + 1] = out
+    return found
+
+
+def _out_of_range(
+    src: IdArray, dst: IdArray, position: int, rows_before: int, num_nodes: int, locate: Callable[[int], str]
+) -> InputError:
+    """Name the first edge with an id that no node has."""
+    edge = int(src[position]), int(dst[position])
+    return InputError(
+        f"{locate(rows_before + position)}: edge {edge} names a node outside [0, {num_nodes}): "
+        "correct the row, or the number of nodes (which features, labels or num_nodes fix)"
+    )

@@ -1,0 +1,124 @@
+"""What every format hands to ingest: edges as re-iterable chunks, and the tables that go with the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+IdArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+EdgeChunk = tuple[IdArray, IdArray]
+
+CHUNK_EDGES = 1 << 20
+"""Edges a chunk that readers aim for: large enough to amortise Python, small beside any graph worth chunking."""
+CHUNK_BYTES = 8 << 20
+"""Bytes a chunk of feature rows that readers aim for."""
+
+
+class EdgeReader(Protocol):
+    """Edges of a graph, in file order, as often as asked for."""
+
+    def chunks(self) -> Iterator[EdgeChunk]:
+        """Read the edges anew: pairs of equally long arrays (source ids, destination ids)."""
+        ...
+
+    def locate(self, row: int) -> str:
+        """Say where edge number `row` (from 0) stands, for an error message."""
+        ...
+
+
+@dataclass(frozen=True)
+class EdgeArrays:
+    """Edges that are in memory already."""
+
+    src: IdArray
+    """(E,) source ids."""
+    dst: IdArray
+    """(E,) destination ids."""
+    where: str = "the edges"
+    """How an error message names them."""
+
+    def chunks(self) -> Iterator[EdgeChunk]:
+        """Give the edges in pieces."""
+        for start in range(0, len(self.src), CHUNK_EDGES):
+            yield self.src[start : start + CHUNK_EDGES], self.dst[start : start + CHUNK_EDGES]
+
+    def locate(self, row: int) -> str:
+        """Say where edge number `row` stands."""
+        return f"{self.where}, row {row}"
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """Node features as re-iterable chunks of rows in node order."""
+
+    num_rows: int
+    """Rows there are."""
+    dim: int
+    """Features a row."""
+    dtype: np.dtype[Any]
+    """Type of the chunks: bool, integer or floating."""
+    chunks: Callable[[], Iterator[npt.NDArray[Any]]]
+    """Reads the rows anew: (n, dim) arrays."""
+    where: str
+    """How an error message names the table."""
+
+    @classmethod
+    def from_array(cls, feat_ND: npt.NDArray[Any], where: str = "the features") -> FeatureTable:
+        """Wrap an array."""
+        rows = rows_per_chunk(feat_ND.shape[1] * feat_ND.itemsize)
+
+        def chunks() -> Iterator[npt.NDArray[Any]]:
+            for start in range(0, len(feat_ND), rows):
+                yield feat_ND[start : start + rows]
+
+        return cls(feat_ND.shape[0], feat_ND.shape[1], feat_ND.dtype, chunks, where)
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """Labels of the nodes."""
+
+    labels_N: npt.NDArray[np.int64]
+    """(N,) class of each node in [0, len(names)), -1 where there is none."""
+    names: tuple[str, ...]
+    """Name of each class."""
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """A graph as its files tell it, before ingest checks and changes anything.
+
+    An edge (u, v) goes from u to v: v aggregates from u.
+    """
+
+    where: str
+    """How error messages and logs name the graph."""
+    edges: EdgeReader
+    """The edges."""
+    max_edges: int
+    """At most so many edges are there (for the estimate of memory and disk)."""
+    num_nodes: int | None = None
+    """Number of nodes, ids being 0..num_nodes-1; None: ingest takes the ids that occur."""
+    features: FeatureTable | None = None
+    """Features, if any."""
+    labels: LabelColumn | None = None
+    """Labels, if any."""
+    splits: Mapping[str, IdArray] | None = None
+    """The data set's own `train`, `valid` and `test` nodes, if any."""
+    original_ids: npt.NDArray[Any] | None = None
+    """(num_nodes,) ids that the files use (integers or strings), where they are not 0..num_nodes-1."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """Counts of what the reader found, for the report."""
+
+    def edge_chunks(self) -> Iterator[EdgeChunk]:
+        """Read the edges anew."""
+        return self.edges.chunks()
+
+
+def rows_per_chunk(row_bytes: int) -> int:
+    """Rows of `row_bytes` that make a chunk of about `CHUNK_BYTES`."""
+    return max(1, CHUNK_BYTES // max(1, row_bytes))

@@ -1,0 +1,339 @@
+"""The graph store: one HDF5 file of topology, features, labels and splits that is read block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from storage.blocks.extent import Extent
+from storage.blocks.reader import BlockReader
+from storage.blocks.writer import CRC_GROUP, ArrayStream, BlockWriter
+from storage.csc import count_occurrences
+from storage.errors import FormatVersionError, StorageError
+from storage.formats.base import CHUNK_BYTES, IdArray, rows_per_chunk
+
+FORMAT_NAME = "garden-graph"
+FORMAT_VERSION = 1
+DEFAULT_BLOCK_BYTES = 1 << 20
+
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+INDPTR, INDICES, OUT_DEGREE = "topology/indptr", "topology/indices", "topology/out_degree"
+FEATURES, LABELS, LABEL_NAMES = "features/x", "labels/y", "labels/names"
+ORIGINAL_ID, NEW_TO_OLD = "nodes/original_id", "nodes/new_to_old"
+BLOCK_NODES = "blocks/nodes/topology/indices"
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What a store holds, from its attributes alone."""
+
+    num_nodes: int
+    """N."""
+    num_edges: int
+    """E, as stored (multi-edges and self loops count)."""
+    feature_dim: int
+    """Features a node; 0 where there are none."""
+    feature_dtype: np.dtype[Any]
+    """Type they are stored in: float32, float16, or uint8 for 0/1 features."""
+    num_classes: int
+    """Number of classes; 0 where there are no labels."""
+    label_names: tuple[str, ...]
+    """Name of each class."""
+    order: str
+    """Node order: `ingest`, or the kind that `node_order` made."""
+    block_bytes: int
+    """Bytes a block."""
+    format_version: int
+    """Version of the file format."""
+    split_sizes: Mapping[str, int]
+    """Nodes in `train`, `valid` and `test`."""
+
+    @property
+    def feature_row_bytes(self) -> int:
+        """Bytes of one node's features."""
+        return self.feature_dim * self.feature_dtype.itemsize
+
+
+class GraphStore:
+    """A store opened for reading; the file never changes once it is published.
+
+    Reads are direct and each block is checked against its CRC-32 the first time it is read. Arrays come back owned
+    by the caller. Close the store, or use it in a `with` statement, to give its descriptors back early.
+    """
+
+    def __init__(self, path: Path, info: StoreInfo, extents: Mapping[str, Extent], num_file_bytes: int) -> None:
+        self.path = path
+        self.info = info
+        self.num_file_bytes = num_file_bytes
+        self._extents = extents
+        self._readers: dict[str, BlockReader] = {}
+
+    @classmethod
+    def open(cls, path: Path) -> GraphStore:
+        """Open a store; reads its metadata only.
+
+        Raises
+        ------
+        StorageError
+            There is no such file, it is cut short, or it is no graph store.
+        FormatVersionError
+            It was written by another, incompatible version.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise StorageError(f"there is no graph store at {path}: ingest the graph first")
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                _check_format(path, file)
+                info = _read_info(file)
+                extents = dict(_read_extents(path, file, info.block_bytes))
+        except (OSError, KeyError, RuntimeError) as error:
+            raise StorageError(f"{path} is damaged or no graph store ({error}): delete it and run again") from error
+        return cls(path, info, extents, path.stat().st_size)
+
+    def __enter__(self) -> GraphStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptors; later reads open them again."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def read_indptr(self) -> npt.NDArray[np.int64]:
+        """(N + 1,) offsets into `indices`."""
+        return self._read(INDPTR)
+
+    def read_indices(self) -> IdArray:
+        """(E,) source ids, row by row: int32 where N < 2**31, else int64."""
+        return self._read(INDICES)
+
+    def read_features(self) -> npt.NDArray[Any]:
+        """(N, F) features in their stored type; (N, 0) float32 where there are none."""
+        if FEATURES not in self._extents:
+            return np.empty((self.info.num_nodes, 0), np.float32)
+        return self._read(FEATURES)
+
+    def read_labels(self) -> npt.NDArray[np.int64]:
+        """(N,) class of each node, -1 where it has none."""
+        if LABELS not in self._extents:
+            return np.full(self.info.num_nodes, -1, np.int64)
+        return self._read(LABELS).astype(np.int64)
+
+    def read_split(self, split: Split) -> npt.NDArray[np.int64]:
+        """Nodes of a split in ascending order."""
+        return self._read(f"splits/{split}")
+
+    def read_out_degree(self) -> npt.NDArray[np.int64]:
+        """(N,) how many adjacency lists name each node (repeats within a list count)."""
+        return self._read(OUT_DEGREE)
+
+    def read_new_to_old(self) -> npt.NDArray[np.int64]:
+        """(N,) id that each node had before it was reordered."""
+        if NEW_TO_OLD not in self._extents:
+            return np.arange(self.info.num_nodes)
+        return self._read(NEW_TO_OLD)
+
+    def read_original_ids(self) -> npt.NDArray[np.int64] | npt.NDArray[np.str_]:
+        """(N,) id of each node in the files that were ingested: int64 or strings."""
+        if ORIGINAL_ID not in self._extents:
+            return self.read_new_to_old()
+        ids = self._read(ORIGINAL_ID)
+        return np.strings.decode(ids, "utf-8") if ids.dtype.kind == "S" else ids.astype(np.int64, copy=False)
+
+    def reader(self, name: str) -> BlockReader:
+        """Block reader of a dataset, by its name in the file."""
+        if name not in self._readers:
+            self._readers[name] = BlockReader(self.path, self.extent(name))
+        return self._readers[name]
+
+    def extent(self, name: str) -> Extent:
+        """Where a dataset lies in the file."""
+        if name not in self._extents:
+            raise StorageError(f"{self.path} has no {name}; it holds {', '.join(sorted(self._extents))}")
+        return self._extents[name]
+
+    def block_nodes(self) -> npt.NDArray[np.int64]:
+        """Object index table: (num_blocks, 2) first and last node that each block of `indices` holds."""
+        with h5py.File(self.path, "r", locking=False) as file:
+            return np.asarray(file[BLOCK_NODES][:], np.int64)
+
+    def has(self, name: str) -> bool:
+        """Whether the store holds a dataset."""
+        return name in self._extents
+
+    def nbytes(self, name: str) -> int:
+        """Bytes of a dataset; 0 where the store has none of that name."""
+        return self._extents[name].nbytes if name in self._extents else 0
+
+    def verify(self) -> None:
+        """Read every block and check it, however often it was read before.
+
+        Raises
+        ------
+        ChecksumMismatchError
+            The first block that does not match, with the name of its dataset.
+        """
+        for extent in self._extents.values():
+            reader = BlockReader(self.path, extent)
+            step = max(1, CHUNK_BYTES // extent.block_bytes)
+            for first in range(0, extent.num_blocks, step):
+                reader.read_blocks(first, min(first + step, extent.num_blocks))
+            reader.close()
+
+    def _read(self, name: str) -> npt.NDArray[Any]:
+        return self.reader(name).read_all()
+
+
+def write_store(
+    path: Path,
+    *,
+    indptr: npt.NDArray[np.int64],
+    indices: IdArray | ArrayStream,
+    features: npt.NDArray[Any] | ArrayStream | None = None,
+    labels: npt.NDArray[np.int64] | None = None,
+    label_names: tuple[str, ...] | None = None,
+    splits: Mapping[str, IdArray] | None = None,
+    out_degree: npt.NDArray[np.int64] | None = None,
+    original_ids: npt.NDArray[Any] | None = None,
+    new_to_old: npt.NDArray[np.int64] | None = None,
+    order: str = "ingest",
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+) -> None:
+    """Write a store; it appears at `path` whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+    indptr : (N + 1,) int64
+    indices : (E,) int32 or int64, or a stream of them
+        With a stream, `out_degree` is required.
+    features : (N, F) float32, float16 or uint8, or a stream of them
+    labels : (N,) int64
+        -1 is unlabelled.
+    label_names : tuple of str
+        Default: the class numbers.
+    splits : mapping of train, valid, test to ids
+    out_degree : (N,) int64
+        Default: counted.
+    original_ids : (N,) integers or strings
+        Default: the ids before reordering.
+    new_to_old : (N,) int64
+        Default: not reordered.
+    order : str
+        Name of the node order.
+    block_bytes : int
+        A multiple of 4096.
+
+    Raises
+    ------
+    MachineError
+        The disk is full.
+    """
+    if out_degree is None:
+        assert isinstance(indices, np.ndarray), "out_degree must be given with a stream of indices"
+        out_degree = count_occurrences(indices, len(indptr) - 1)
+    with BlockWriter(Path(path), block_bytes=block_bytes) as writer:
+        writer.attrs.update(format=FORMAT_NAME, format_version=FORMAT_VERSION, order=order, block_bytes=block_bytes)
+        writer.write(INDPTR, indptr)
+        writer.write(INDICES, indices)
+        writer.write(OUT_DEGREE, out_degree)
+        table = nodes_of_blocks(indptr, indices.dtype.itemsize, block_bytes)
+        writer.write_table(BLOCK_NODES, table, columns="first node, last node")
+        if features is not None:
+            writer.write(FEATURES, features)
+        if labels is not None:
+            writer.write(LABELS, labels.astype(np.int32))
+            names = label_names or tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
+            writer.write_names(LABEL_NAMES, names)
+        for split in SPLITS:
+            writer.write(f"splits/{split}", np.sort((splits or {}).get(split, np.empty(0))).astype(np.int64))
+        if original_ids is not None:
+            writer.write(ORIGINAL_ID, storable_ids(original_ids))
+        if new_to_old is not None:
+            writer.write(NEW_TO_OLD, new_to_old)
+
+
+def storable_ids(ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Ids as HDF5 stores them: int64, or fixed-length UTF-8."""
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64, copy=False)
+    return ids if ids.dtype.kind == "S" else np.strings.encode(ids.astype(np.str_), "utf-8")
+
+
+def nodes_of_blocks(indptr: npt.NDArray[np.int64], id_bytes: int, block_bytes: int) -> npt.NDArray[np.int64]:
+    """Object index table of the adjacency (AGNES): first and last node with a neighbor in each block.
+
+    Returns
+    -------
+    (num_blocks, 2) int64; a node larger than a block is in several rows
+    """
+    num_edges = int(indptr[-1])
+    ids_per_block = block_bytes // id_bytes
+    first_edge = np.arange(0, num_edges, ids_per_block)
+    last_edge = np.minimum(first_edge + ids_per_block, num_edges) - 1
+    nodes = [np.searchsorted(indptr, edge, side="right") - 1 for edge in (first_edge, last_edge)]
+    return np.stack(nodes, axis=1).astype(np.int64)
+
+
+def row_chunks(store: GraphStore, name: str) -> Iterator[npt.NDArray[Any]]:
+    """Read a dataset from its first block to its last, a few MiB of rows at a time."""
+    reader = store.reader(name)
+    rows = rows_per_chunk(reader.extent.row_bytes)
+    for start in range(0, reader.extent.shape[0], rows):
+        yield reader.read_rows(start, min(start + rows, reader.extent.shape[0]))
+
+
+def _check_format(path: Path, file: h5py.File) -> None:
+    if file.attrs.get("format") != FORMAT_NAME:
+        raise StorageError(f"{path} is an HDF5 file, but no graph store: ingest the graph first")
+    version = int(file.attrs["format_version"])
+    if version != FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{path} has format version {version}, this release reads {FORMAT_VERSION}: delete it and run again"
+        )
+
+
+def _read_info(file: h5py.File) -> StoreInfo:
+    features = file.get(FEATURES)
+    names = tuple(file[LABEL_NAMES].asstr()[:]) if LABEL_NAMES in file else ()
+    return StoreInfo(
+        num_nodes=len(file[INDPTR]) - 1,
+        num_edges=len(file[INDICES]),
+        feature_dim=features.shape[1] if features is not None else 0,
+        feature_dtype=features.dtype if features is not None else np.dtype(np.float32),
+        num_classes=len(names),
+        label_names=names,
+        order=str(file.attrs["order"]),
+        block_bytes=int(file.attrs["block_bytes"]),
+        format_version=int(file.attrs["format_version"]),
+        split_sizes={split: len(file[f"splits/{split}"]) for split in SPLITS},
+    )
+
+
+def _read_extents(path: Path, file: h5py.File, block_bytes: int) -> Iterator[tuple[str, Extent]]:
+    """Find the byte range and the checksums of every dataset written block by block."""
+    names: list[str] = []
+    file[CRC_GROUP].visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    size = path.stat().st_size
+    for name in names:
+        dataset = file[name]
+        extent = Extent(
+            name, dataset.shape, dataset.dtype, dataset.id.get_offset() or 0, block_bytes, file[CRC_GROUP][name][:]
+        )
+        if extent.offset + extent.nbytes > size:
+            raise StorageError(f"{path} is cut short inside {name}: delete it and run again")
+        yield name, extent

@@ -1,0 +1,244 @@
+"""Ingest: checks a graph source whole, then writes it as a store, and counts what was found and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.rng import Purpose, stream_key, uniform_u64
+from storage.csc import Csc, build_csc, count_occurrences
+from storage.errors import InputError
+from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_features, stored_features
+from storage.formats.base import EdgeChunk, GraphSource, IdArray
+from storage.graph_store import DEFAULT_BLOCK_BYTES, SPLITS, write_store
+from storage.node_ids import NodeIds, discover_ids
+
+SplitRule = Literal["provided", "full", "random"]
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """What to do about the quirks of a graph."""
+
+    symmetrize: bool = False
+    """Add the reverse of every edge, and merge duplicates."""
+    deduplicate: bool = False
+    """Merge repeated edges."""
+    self_loops: Literal["keep", "remove"] = "keep"
+    """What to do with self loops."""
+    nan_policy: NanPolicy = "refuse"
+    """What to do with features that are not finite."""
+    normalize_features: Normalization = "none"
+    """`row` divides each feature row by its sum."""
+    split: SplitRule = "provided"
+    """`provided`: the source's own; `full`: its validation and test nodes, all other labelled nodes train; `random`."""
+    train_fraction: float = 0.6
+    """Share of labelled nodes to train on (random)."""
+    valid_fraction: float = 0.2
+    """Share of labelled nodes to validate on (random); the rest is the test set."""
+    split_seed: int = 0
+    """Seed of the random split."""
+    block_bytes: int = DEFAULT_BLOCK_BYTES
+    """Unit of storage I/O."""
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What was found in a graph, and what was changed."""
+
+    num_nodes: int
+    """Nodes in the store."""
+    num_edges: int
+    """Edges in the store."""
+    rows_read: int
+    """Edges in the input."""
+    self_loops_found: int
+    """Edges from a node to itself in the input."""
+    self_loops_removed: int
+    """Those dropped on request."""
+    reverse_edges_added: int
+    """Reverse edges added on request, before duplicates were merged."""
+    duplicates_found: int
+    """Edges that repeat an earlier one."""
+    duplicates_removed: int
+    """Those merged on request."""
+    ids_remapped: int
+    """Nodes whose id in the store is not the one in the input."""
+    isolated_nodes: int
+    """Nodes without an edge other than self loops."""
+    features_non_finite: int
+    """Feature values that were NaN or infinite and are stored as 0."""
+    feature_zero_rows: int
+    """Nodes whose features are all 0."""
+    unlabelled_nodes: int
+    """Nodes without a label (0 where the graph has no labels at all)."""
+    split_sizes: Mapping[str, int]
+    """Nodes in train, valid and test."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """Counts of the format's own."""
+
+    def as_dict(self) -> dict[str, int]:
+        """Flatten to one number a name, for logs and metrics."""
+        flat = {key: value for key, value in asdict(self).items() if isinstance(value, int)}
+        return flat | {f"split_{key}": size for key, size in self.split_sizes.items()} | dict(self.notes)
+
+
+def ingest(source: GraphSource, options: IngestOptions, path: Path) -> IngestReport:
+    """Check a graph and write it as a store.
+
+    Everything is checked before anything is written. Edges are read twice (once more where ids must be discovered),
+    features twice. Memory: see `estimate_ingest_memory_bytes`.
+
+    Parameters
+    ----------
+    source : GraphSource
+    options : IngestOptions
+    path : Path
+        Store file to write.
+
+    Returns
+    -------
+    IngestReport
+
+    Raises
+    ------
+    InputError
+        The input is wrong; the message names file and row and says what to do.
+    MachineError
+        The disk is full.
+    """
+    ids = None if source.num_nodes is not None else discover_ids(source.edge_chunks())
+    num_nodes = ids.num_nodes if ids is not None else source.num_nodes or 0
+    if num_nodes == 0:
+        raise InputError(f"{source.where} is empty: a graph needs at least one node")
+    facts = _check_features(source, num_nodes, options)
+    labels_N = _check_labels(source, num_nodes)
+    splits = _make_splits(source, labels_N, num_nodes, options)
+    csc = _build(source, ids, num_nodes, options)
+    out_degree = count_occurrences(csc.indices, num_nodes)
+    original_ids = source.original_ids
+    if ids is not None and not ids.is_identity:
+        original_ids = ids.ids_N
+    write_store(
+        path,
+        indptr=csc.indptr,
+        indices=csc.indices,
+        features=stored_features(source.features, facts, options.normalize_features) if source.features else None,
+        labels=labels_N,
+        label_names=source.labels.names if source.labels else None,
+        splits=splits,
+        out_degree=out_degree,
+        original_ids=original_ids,
+        block_bytes=options.block_bytes,
+    )
+    return _report(source, csc, out_degree, facts, labels_N, splits, original_ids)
+
+
+def _build(source: GraphSource, ids: NodeIds | None, num_nodes: int, options: IngestOptions) -> Csc:
+    """Build the adjacency, over mapped ids where they had to be discovered."""
+
+    def mapped() -> Iterable[EdgeChunk]:
+        return source.edge_chunks() if ids is None else ids.map_chunks(source.edge_chunks())
+
+    read: Callable[[], Iterable[EdgeChunk]] = mapped
+    return build_csc(
+        read,
+        num_nodes,
+        symmetrize=options.symmetrize,
+        deduplicate=options.deduplicate,
+        remove_self_loops=options.self_loops == "remove",
+        locate=source.edges.locate,
+    )
+
+
+def _check_features(source: GraphSource, num_nodes: int, options: IngestOptions) -> FeatureFacts:
+    if source.features is None:
+        return FeatureFacts(0, False, 0)
+    return inspect_features(source.features, num_nodes, options.nan_policy)
+
+
+def _check_labels(source: GraphSource, num_nodes: int) -> npt.NDArray[np.int64] | None:
+    """The labels, of which there must be one a node."""
+    if source.labels is None:
+        return None
+    labels_N = source.labels.labels_N
+    if len(labels_N) != num_nodes:
+        raise InputError(
+            f"{source.where} has {len(labels_N)} labels, but {num_nodes} nodes: give one label a node, negative where "
+            "there is none"
+        )
+    return labels_N
+
+
+def _make_splits(
+    source: GraphSource, labels_N: npt.NDArray[np.int64] | None, num_nodes: int, options: IngestOptions
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Train, valid and test nodes by the rule asked for."""
+    labelled = np.arange(num_nodes) if labels_N is None else np.flatnonzero(labels_N >= 0)
+    if options.split == "random":
+        return _random_splits(labelled, options)
+    if source.splits is None:
+        raise InputError(f"{source.where} brings no split of its own: set split=random")
+    splits = {split: _checked_split(source, split, num_nodes) for split in SPLITS}
+    if options.split == "full":
+        splits["train"] = np.setdiff1d(labelled, np.concatenate([splits["valid"], splits["test"]]))
+    return {split: np.intersect1d(nodes, labelled) for split, nodes in splits.items()}
+
+
+def _checked_split(source: GraphSource, split: str, num_nodes: int) -> npt.NDArray[np.int64]:
+    assert source.splits is not None
+    nodes: IdArray = source.splits[split]
+    outside = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
+    if len(outside):
+        raise InputError(
+            f"{source.where}: the {split} split names node {nodes[outside[0]]}, but ids end at {num_nodes - 1}"
+        )
+    return nodes.astype(np.int64)
+
+
+def _random_splits(labelled: npt.NDArray[np.int64], options: IngestOptions) -> dict[str, npt.NDArray[np.int64]]:
+    """Order the labelled nodes by a hash of each, and cut."""
+    hashes = uniform_u64(stream_key(Purpose.SPLIT, options.split_seed), labelled)
+    order = labelled[np.argsort(hashes, kind="stable")]
+    train = round(len(order) * options.train_fraction)
+    valid = min(len(order), train + round(len(order) * options.valid_fraction))
+    return {"train": order[:train], "valid": order[train:valid], "test": order[valid:]}
+
+
+def _report(
+    source: GraphSource,
+    csc: Csc,
+    out_degree: npt.NDArray[np.int64],
+    facts: FeatureFacts,
+    labels_N: npt.NDArray[np.int64] | None,
+    splits: Mapping[str, IdArray],
+    original_ids: npt.NDArray[np.int64] | None,
+) -> IngestReport:
+    num_nodes = len(out_degree)
+    remapped = 0
+    if original_ids is not None:
+        is_int = original_ids.dtype.kind in "iu"
+        remapped = int(np.count_nonzero(original_ids != np.arange(num_nodes))) if is_int else num_nodes
+    counts = csc.counts
+    return IngestReport(
+        num_nodes=num_nodes,
+        num_edges=len(csc.indices),
+        rows_read=counts.rows_read,
+        self_loops_found=counts.self_loops_found,
+        self_loops_removed=counts.self_loops_removed,
+        reverse_edges_added=counts.reverse_added,
+        duplicates_found=counts.duplicates_found,
+        duplicates_removed=counts.duplicates_removed,
+        ids_remapped=remapped,
+        isolated_nodes=int(np.count_nonzero((np.diff(csc.indptr) == 0) & (out_degree == 0))),
+        features_non_finite=facts.non_finite,
+        feature_zero_rows=facts.zero_rows,
+        unlabelled_nodes=0 if labels_N is None else int(np.count_nonzero(labels_N < 0)),
+        split_sizes={split: len(nodes) for split, nodes in splits.items()},
+        notes=dict(source.notes),
+    )

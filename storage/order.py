@@ -1,0 +1,85 @@
+"""Node orders: which node gets which id in the laid-out store."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.csc import count_occurrences
+from storage.formats.base import IdArray
+
+OrderKind = Literal["degree", "hotness", "locality", "none"]
+
+
+def node_order(
+    kind: OrderKind,
+    indptr: npt.NDArray[np.int64],
+    indices: IdArray,
+    *,
+    hotness_N: npt.NDArray[np.integer] | None = None,
+    out_degree_N: npt.NDArray[np.int64] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Order the nodes of a graph.
+
+    Parameters
+    ----------
+    kind : {"degree", "hotness", "locality", "none"}
+        `degree`: by out-degree in the sense of sampling (how many adjacency lists name the node), which predicts
+        access; `hotness`: by `hotness_N`; both descending, ties to the lower id. `locality`: reverse Cuthill-McKee
+        over the undirected graph (Cuthill and McKee, 1969), neighbors close together. `none`: as it is.
+    indptr : (N + 1,) int64
+    indices : (E,) int32 or int64
+    hotness_N : (N,) integers
+        Access counts; for `hotness` only.
+    out_degree_N : (N,) int64
+        For `degree`, where it is known already.
+
+    Returns
+    -------
+    (N,) int64
+        `new_to_old`: the present id of each new one.
+
+    Raises
+    ------
+    ValueError
+        The kind is unknown, or `hotness_N` is missing or of another length.
+    """
+    num_nodes = len(indptr) - 1
+    if kind == "none":
+        return np.arange(num_nodes)
+    if kind == "degree":
+        return _descending(count_occurrences(indices, num_nodes) if out_degree_N is None else out_degree_N)
+    if kind == "hotness":
+        if hotness_N is None or len(hotness_N) != num_nodes:
+            given = "none" if hotness_N is None else len(hotness_N)
+            raise ValueError(f"hotness order needs one count a node, {num_nodes} (got {given})")
+        return _descending(hotness_N)
+    if kind == "locality":
+        return _reverse_cuthill_mckee(indptr, indices)
+    raise ValueError(f"unknown node order {kind!r}: use degree, hotness, locality or none")
+
+
+def invert_order(new_to_old: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """`old_to_new` of a `new_to_old`."""
+    old_to_new = np.empty_like(new_to_old)
+    old_to_new[new_to_old] = np.arange(len(new_to_old))
+    return old_to_new
+
+
+def _descending(count_N: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """Ids by falling count, ties to the lower id."""
+    return np.argsort(-count_N.astype(np.int64), kind="stable")
+
+
+def _reverse_cuthill_mckee(indptr: npt.NDArray[np.int64], indices: IdArray) -> npt.NDArray[np.int64]:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    shape = (len(indptr) - 1,) * 2
+    if len(indptr) > 2**31 or indptr[-1] >= 2**31:
+        raise ValueError("locality order works up to 2**31 edges: choose degree or none for this graph")
+    matrix = csr_array((np.ones(len(indices), np.int8), indices, indptr.astype(np.int32)), shape=shape)
+    order: npt.NDArray[np.int32] = reverse_cuthill_mckee(matrix, symmetric_mode=False)
+    return order.astype(np.int64)
