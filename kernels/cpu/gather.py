@@ -65,7 +65,7 @@ def _guard(
     for t, tier in enumerate(tiers):
         if tier.ndim != 2 or tier.dtype != out.dtype or tier.shape[1] != out.shape[1]:
             raise ValueError(f"tier {t} must hold {out.dtype} rows of {out.shape[1]} (got {tier.dtype} {tier.shape})")
-        if out.shape[1] > 1 and tier.strides[1] != tier.itemsize:
+        if len(tier) and out.shape[1] > 1 and tier.strides[1] != tier.itemsize:  # empty arrays have strides of 0
             raise ValueError(f"rows of tier {t} must be contiguous")
 
 
