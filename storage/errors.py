@@ -35,3 +35,7 @@ class MachineError(GardenError, RuntimeError):
 
 class BudgetError(InputError):
     """A byte budget cannot be met; the message names the smallest one that would do (exit code 2)."""
+
+
+class TierMismatchError(GardenError, RuntimeError):
+    """A gathered row differs from its source: memory was damaged or this program is wrong (exit code 1)."""

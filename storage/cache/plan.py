@@ -1,0 +1,245 @@
+"""Cache plans: which feature rows and adjacency lists the device budget holds, and the hit rates to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.rank_map import RankMap
+from storage.cache.files import read_arrays, write_arrays
+from storage.cache.knapsack import Int64Array, density_order, fill, upper_bound
+from storage.cache.profile import AccessProfile, Counting
+
+OFFSET_BYTES = 8
+"""Bytes of one offset of a cached adjacency list (`Topology.cached_indptr`, int64)."""
+
+CURVE_FRACTION = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Shares of all feature rows at which the curves give the hit rate."""
+
+_KIND, _VERSION = "cache plan", 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachePlan:
+    """What the device tier holds, byte for byte, and what that is expected to serve."""
+
+    feature_ids: Int64Array
+    """(C_f,) nodes whose feature rows are cached, ascending."""
+    adjacency_ids: Int64Array
+    """(C_a,) nodes whose adjacency lists are cached, ascending."""
+    curve_fraction: npt.NDArray[np.float64]
+    """(P,) capacity of a feature cache as a share of all rows: the x axis of the curves."""
+    curve_plan: npt.NDArray[np.float64]
+    """(P,) hit rate of a feature cache of that size under the plan's ranking, on the held-out counts."""
+    curve_oracle: npt.NDArray[np.float64]
+    """(P,) the same under the static oracle's ranking."""
+    device_budget: int
+    """Bytes that were to be spent at most."""
+    feature_bytes: int
+    """Bytes of the cached feature rows."""
+    adjacency_bytes: int
+    """Bytes of the cached adjacency lists and their offsets."""
+    map_bytes: int
+    """Bytes of the rank maps of the kinds that are cached."""
+    predicted_feature_hit_rate: float
+    """Share of the held-out feature requests that the cached rows serve."""
+    predicted_adjacency_hit_rate: float
+    """Share of the held-out adjacency requests that the cached lists serve."""
+    oracle_feature_hit_rate: float
+    """The best that `feature_bytes` could serve of the held-out requests, chosen with hindsight."""
+    oracle_adjacency_hit_rate: float
+    """A bound on what `adjacency_bytes` could serve with hindsight (one list may count in part)."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes on the device, maps included; never above `device_budget`."""
+        return self.feature_bytes + self.adjacency_bytes + self.map_bytes
+
+    def save(self, path: Path) -> None:
+        """Write the plan to a new HDF5 file."""
+        arrays, scalars = ({name: getattr(self, name) for name in names} for names in (_ARRAYS, _SCALARS))
+        write_arrays(path, kind=_KIND, version=_VERSION, arrays=arrays, scalars=scalars)
+
+    @classmethod
+    def load(cls, path: Path) -> CachePlan:
+        """Read a plan that `save` wrote.
+
+        Raises
+        ------
+        StorageError
+            If the file is damaged, of another kind or of another format version.
+        """
+        arrays, scalars = read_arrays(path, kind=_KIND, version=_VERSION, arrays=_ARRAYS, scalars=_SCALARS)
+        return cls(**arrays, **scalars)  # type: ignore[arg-type]
+
+
+_SCALARS = tuple(field.name for field in fields(CachePlan) if field.type in ("int", "float"))
+_ARRAYS = tuple(field.name for field in fields(CachePlan) if field.name not in _SCALARS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """Candidates of one kind, ids ascending."""
+
+    ids: Int64Array
+    value: Int64Array
+    size: Int64Array
+    fixed_bytes: int
+    """Bytes that the kind costs as soon as one item is taken."""
+
+
+def build_plan(
+    profile: AccessProfile,
+    in_degree_N: npt.NDArray[np.integer],
+    *,
+    row_bytes: int,
+    id_bytes: int,
+    device_budget: int,
+    counting: Counting,
+    max_fanout: int,
+) -> CachePlan:
+    """Split one byte budget between feature rows and adjacency lists (GARDEN §IV-B, offline part).
+
+    Both kinds compete by value density: the bytes that their hits keep from crossing over the
+    bytes they hold. A feature hit keeps `row_bytes`, an adjacency hit `min(degree, max_fanout)`
+    ids. Rank maps are paid first; a kind whose map does not pay is left out, so the plan is the
+    best of both kinds, either one and none. A node that the profile never saw is never cached, so
+    part of a large budget may stay spare. Under `full_link` counting features rank by Eq. 4,
+    scaled to the sum of the real accesses so that both kinds keep one unit.
+
+    Parameters
+    ----------
+    profile
+        Counts that choose, and held-out counts that predict.
+    in_degree_N : (N,) integer
+        Length of each adjacency list.
+    row_bytes, id_bytes
+        Bytes of a feature row and of a stored neighbor id.
+    device_budget
+        Bytes for rows, lists, offsets and maps together; any size from 0.
+    counting
+        Counting rule of the features.
+    max_fanout
+        Largest fanout of the sampler; -1 if a hop takes all neighbors, 0 without hops.
+
+    Returns
+    -------
+    CachePlan
+        Deterministic: equal densities go to features first, then to the lower id.
+
+    Raises
+    ------
+    ValueError
+        If a size is out of range or the degrees do not match the profile.
+
+    Notes
+    -----
+    All comparisons are between exact integers. More budget never lowers the value of the plan on
+    the counts that chose it. The oracle is given the bytes that the plan gives to each kind.
+    """
+    _check_arguments(profile, in_degree_N, row_bytes, id_bytes, device_budget, max_fanout)
+    feature_count_N = profile.feature_counts(counting)
+    scale = _scale(int(profile.feature_count_N.sum()), int(feature_count_N.sum()))
+    list_bytes_N = OFFSET_BYTES + in_degree_N.astype(np.int64) * id_bytes
+    features = _feature_items(feature_count_N * scale.numerator, row_bytes)
+    adjacency = _adjacency_items(
+        profile.adjacency_count_N * scale.denominator, in_degree_N, list_bytes_N, id_bytes, max_fanout
+    )
+    feature_ids, adjacency_ids = _choose(features, adjacency, device_budget)
+    feature_bytes, lists_bytes = len(feature_ids) * row_bytes, int(list_bytes_N[adjacency_ids].sum())
+    heldout_f_N, heldout_a_N = profile.heldout_feature_count_N, profile.heldout_adjacency_count_N
+    rows_bytes_N = np.full(len(in_degree_N), row_bytes, np.int64)
+    num_kinds = (len(feature_ids) > 0) + (len(adjacency_ids) > 0)
+    return CachePlan(
+        feature_ids=feature_ids,
+        adjacency_ids=adjacency_ids,
+        curve_fraction=np.array(CURVE_FRACTION),
+        curve_plan=_curve(feature_count_N, heldout_f_N),
+        curve_oracle=_curve(heldout_f_N, heldout_f_N),
+        device_budget=device_budget,
+        feature_bytes=feature_bytes,
+        adjacency_bytes=lists_bytes + OFFSET_BYTES * (len(adjacency_ids) > 0),
+        map_bytes=num_kinds * RankMap.nbytes_for(len(in_degree_N)),
+        predicted_feature_hit_rate=_share(heldout_f_N[feature_ids].sum(), heldout_f_N),
+        predicted_adjacency_hit_rate=_share(heldout_a_N[adjacency_ids].sum(), heldout_a_N),
+        oracle_feature_hit_rate=_share(upper_bound(heldout_f_N, rows_bytes_N, feature_bytes), heldout_f_N),
+        oracle_adjacency_hit_rate=_share(upper_bound(heldout_a_N, list_bytes_N, lists_bytes), heldout_a_N),
+    )
+
+
+def _check_arguments(
+    profile: AccessProfile,
+    in_degree_N: npt.NDArray[np.integer],
+    row_bytes: int,
+    id_bytes: int,
+    device_budget: int,
+    max_fanout: int,
+) -> None:
+    if len(in_degree_N) != len(profile.feature_count_N):
+        raise ValueError(f"the profile counts {len(profile.feature_count_N)} nodes, the graph has {len(in_degree_N)}")
+    if row_bytes < 1 or id_bytes < 1:
+        raise ValueError(f"row_bytes and id_bytes must be >= 1 (got {row_bytes} and {id_bytes})")
+    if device_budget < 0:
+        raise ValueError(f"device_budget must be >= 0 (got {device_budget})")
+    if max_fanout < -1:
+        raise ValueError(f"max_fanout must be >= 0, or -1 for all neighbors (got {max_fanout})")
+
+
+def _scale(num_accesses: int, counted: int) -> Fraction:
+    """Factor from counts to accesses, short enough to multiply counts by its terms."""
+    return Fraction(num_accesses, counted).limit_denominator(1000) if counted else Fraction(1)
+
+
+def _feature_items(count_N: Int64Array, row_bytes: int) -> _Items:
+    ids = np.flatnonzero(count_N)
+    size = np.full(len(ids), row_bytes, np.int64)
+    return _Items(ids, count_N[ids] * row_bytes, size, RankMap.nbytes_for(len(count_N)))
+
+
+def _adjacency_items(
+    count_N: Int64Array, in_degree_N: npt.NDArray[np.integer], list_bytes_N: Int64Array, id_bytes: int, max_fanout: int
+) -> _Items:
+    # A list's value is bytes that sampling read (times a small scale), so it stays far below 2**63.
+    ids_read_N = in_degree_N if max_fanout < 0 else np.minimum(in_degree_N, max_fanout)
+    value_N = count_N * ids_read_N * id_bytes
+    ids = np.flatnonzero(value_N)
+    return _Items(ids, value_N[ids], list_bytes_N[ids], RankMap.nbytes_for(len(count_N)) + OFFSET_BYTES)
+
+
+def _choose(features: _Items, adjacency: _Items, budget_bytes: int) -> tuple[Int64Array, Int64Array]:
+    """Ids to cache of each kind: the best of both kinds, features only, lists only and nothing."""
+    value = np.concatenate([features.value, adjacency.value])
+    size = np.concatenate([features.size, adjacency.size])
+    is_list = np.arange(len(value)) >= len(features.ids)
+    order = density_order(value, size)
+    best, best_value = np.empty(0, np.int64), 0
+    for kinds in ((features, adjacency), (features,), (adjacency,)):
+        room_bytes = budget_bytes - sum(kind.fixed_bytes for kind in kinds)
+        allowed = order if len(kinds) == 2 else order[is_list[order] == (kinds[0] is adjacency)]
+        taken = allowed[fill(size[allowed], room_bytes)]
+        if (taken_value := int(value[taken].sum())) > best_value:
+            best, best_value = taken, taken_value
+    best = np.sort(best)
+    num_features = int(np.searchsorted(best, len(features.ids)))
+    return features.ids[best[:num_features]], adjacency.ids[best[num_features:] - len(features.ids)]
+
+
+def _share(hits: float, count_N: Int64Array) -> float:
+    total = int(count_N.sum())
+    return float(hits) / total if total else 0.0
+
+
+def _curve(rank_count_N: Int64Array, count_N: Int64Array) -> npt.NDArray[np.float64]:
+    """Hit rate on `count_N` at each of `CURVE_FRACTION` when rows are taken by `rank_count_N`, never one of count 0."""
+    ranked = np.argsort(-rank_count_N, kind="stable")[: np.count_nonzero(rank_count_N)]
+    hits = np.concatenate([[0], np.cumsum(count_N[ranked])])
+    return _shares_at(hits, [int(fraction * len(count_N)) for fraction in CURVE_FRACTION], int(count_N.sum()))
+
+
+def _shares_at(hits: Int64Array, num_rows: Sequence[int], total: int) -> npt.NDArray[np.float64]:
+    return hits[np.minimum(num_rows, len(hits) - 1)] / max(total, 1)

@@ -1,0 +1,227 @@
+"""Memory tiers: feature rows and adjacency lists in a device cache, all of them in host memory below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.cpu.gather import gather_rows
+from kernels.cpu.resolve import DEVICE, HOST, STAGED, resolve_rows, stage_repeats
+from kernels.mfg import IdArray, TierReads
+from kernels.rank_map import RankMap
+from kernels.topology import Topology
+from storage.errors import TierMismatchError
+
+Rows = npt.NDArray[Any]
+TierArray = npt.NDArray[np.uint8]
+SlotArray = npt.NDArray[np.int64]
+
+CHECKED_ROWS = 64
+"""Least rows of a mini-batch that the checking mode compares with the source (all of a smaller one)."""
+
+
+class FeatureTiers:
+    """Feature rows in two tiers: a device cache of the planned rows over the full host array.
+
+    On a CPU the device tier is a host array of the planned size; code and counters are the same.
+    Threads may share one object.
+
+    Parameters
+    ----------
+    host_ND : (N, D) array of any dtype
+        All rows, each one contiguous; kept by reference and never written.
+    plan_ids : (C,) integer
+        Nodes whose rows the device holds, strictly ascending; may be empty.
+    check
+        Compare a sample of the rows of each mini-batch with the source, and raise on a difference.
+
+    Raises
+    ------
+    ValueError
+        If the array is not 2-D or the ids do not ascend within [0, N).
+    """
+
+    def __init__(self, host_ND: Rows, plan_ids: IdArray, *, check: bool = False) -> None:
+        if host_ND.ndim != 2:
+            raise ValueError(f"features must be a 2-D array (got {host_ND.ndim}-D)")
+        self._host_ND = host_ND
+        # Without rows there is no map either: its bytes would not pay.
+        self._map = RankMap.from_sorted_ids(plan_ids, len(host_ND)) if len(plan_ids) else None
+        self._device_CD = np.empty((len(plan_ids), host_ND.shape[1]), host_ND.dtype)
+        _copy_rows(host_ND, np.asarray(plan_ids, np.int64), self._device_CD)
+        self._first_N = np.zeros(len(host_ND), np.int32)
+        self._reads = TierReads()
+        self._lock = Lock()
+        self._check = check
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes on the device: cached rows and their rank map."""
+        return self._device_CD.nbytes + (self._map.nbytes if self._map is not None else 0)
+
+    @property
+    def reads(self) -> TierReads:
+        """A copy of the counts since construction: requests, and bytes that crossed, tier by tier."""
+        with self._lock:
+            return replace(self._reads)
+
+    def resolve(self, ids: IdArray) -> tuple[TierArray, SlotArray]:
+        """Where each row lives.
+
+        Parameters
+        ----------
+        ids : (n,) int32 or int64
+
+        Returns
+        -------
+        tier : (n,) uint8
+            0 on the device, 1 in host memory.
+        slot : (n,) int64
+            Row of that tier.
+
+        Raises
+        ------
+        ValueError
+            If an id lies outside [0, N); the message names the first.
+        """
+        self._check_range(ids)
+        if self._map is None:
+            return np.full(len(ids), HOST, np.uint8), ids.astype(np.int64)
+        tier_n, slot_n = np.empty(len(ids), np.uint8), np.empty(len(ids), np.int64)
+        contiguous: npt.NDArray[Any] = np.ascontiguousarray(ids)
+        resolve_rows(self._map.bits, self._map.rank, contiguous, tier_n, slot_n)
+        return tier_n, slot_n
+
+    def gather(self, ids: IdArray) -> Rows:
+        """Rows of one mini-batch: a group of one.
+
+        Parameters
+        ----------
+        ids : (n,) int32 or int64
+
+        Returns
+        -------
+        (n, D) array in the storage dtype
+            Byte for byte `host_ND[ids]`.
+        """
+        return next(self.gather_group([ids]))
+
+    def gather_group(self, batches: Sequence[IdArray]) -> Iterator[Rows]:
+        """Rows of each mini-batch of a group; each missing row crosses from host memory once for all of them.
+
+        A row that the group misses more than once crosses into a staging array that lives as long as the iterator;
+        a row missed once is read in place. Then each mini-batch is one pass over the tiers' base addresses.
+
+        Parameters
+        ----------
+        batches : K arrays of int32 or int64 ids, of any sizes from 0
+
+        Returns
+        -------
+        iterator of K arrays (n_i, D) in the storage dtype
+            Byte for byte `host_ND[batches[i]]`. Reads are counted when the call returns.
+
+        Raises
+        ------
+        ValueError
+            If an id lies outside [0, N).
+        TierMismatchError
+            In checking mode, from the iterator.
+        """
+        if not batches:
+            return iter(())
+        ids: npt.NDArray[Any] = np.concatenate(batches)
+        tier_n, slot_n = self.resolve(ids)
+        num_device = len(ids) - int(np.count_nonzero(tier_n))
+        staged_ids = np.empty(len(ids) // 2, np.int64)
+        with self._lock:  # the scratch table serves one group at a time
+            num_staged = stage_repeats(ids, tier_n, slot_n, self._first_N, staged_ids)
+            num_crossings = int(np.count_nonzero(tier_n == HOST)) + num_staged
+            self._count(num_device, len(ids) - num_device, num_crossings)
+        staged_SD = np.empty((num_staged, self._host_ND.shape[1]), self._host_ND.dtype)
+        _copy_rows(self._host_ND, staged_ids[:num_staged], staged_SD)
+        return self._rows_of_each(batches, tier_n, slot_n, staged_SD)
+
+    def _rows_of_each(
+        self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray, staged_SD: Rows
+    ) -> Iterator[Rows]:
+        tiers: list[Rows] = [self._host_ND] * 3
+        tiers[DEVICE], tiers[STAGED] = self._device_CD, staged_SD
+        end = 0
+        for ids in batches:
+            begin, end = end, end + len(ids)
+            out_nD = np.empty((len(ids), self._host_ND.shape[1]), self._host_ND.dtype)
+            gather_rows(tiers, tier_n[begin:end], slot_n[begin:end], out_nD)
+            if self._check:
+                self._compare(ids, out_nD, tier_n[begin:end])
+            yield out_nD
+
+    def _count(self, num_device: int, num_host: int, num_crossings: int) -> None:
+        row_bytes = self._host_ND.shape[1] * self._host_ND.itemsize
+        self._reads.add(TierReads(num_device, num_host, num_device * row_bytes, num_crossings * row_bytes))
+
+    def _check_range(self, ids: IdArray) -> None:
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(self._host_ND)):
+            wrong = ids[(ids < 0) | (ids >= len(self._host_ND))][0]
+            raise ValueError(f"node {wrong} is outside [0, {len(self._host_ND)})")
+
+    def _compare(self, ids: IdArray, out_nD: Rows, tier_n: TierArray) -> None:
+        """Compare evenly spaced rows with the source as bytes, so that NaN equals itself."""
+        sample = np.arange(0, len(ids), max(1, len(ids) // CHECKED_ROWS))
+        got, source = out_nD[sample], self._host_ND[ids[sample]]
+        wrong = np.flatnonzero((_bytes(got) != _bytes(source)).any(axis=1))
+        if len(wrong):
+            row = sample[wrong[0]]
+            tier = {DEVICE: "device", HOST: "host", STAGED: "staging"}[int(tier_n[row])]
+            raise TierMismatchError(
+                f"row {row} of a mini-batch, node {ids[row]}, read from the {tier} tier, differs from its source"
+            )
+
+
+def cached_topology(indptr: npt.NDArray[np.int64], indices: IdArray, adjacency_ids: IdArray) -> Topology:
+    """Topology whose adjacency cache holds the lists of `adjacency_ids`.
+
+    Parameters
+    ----------
+    indptr : (N + 1,) int64
+    indices : (E,) int32 or int64
+    adjacency_ids : (C,) integer
+        Strictly ascending; without ids there is no cache and no map.
+
+    Returns
+    -------
+    Topology
+        Shares `indptr` and `indices`; the cached lists are copies.
+    """
+    if not len(adjacency_ids):
+        return Topology.in_memory(indptr, indices)
+    ids = np.asarray(adjacency_ids, np.int64)
+    cached = RankMap.from_sorted_ids(ids, len(indptr) - 1)
+    cached_indptr = np.concatenate([[0], np.cumsum(indptr[ids + 1] - indptr[ids])])
+    cached_indices = np.empty(cached_indptr[-1], indices.dtype)
+    # Runs of consecutive ids are one copy each: no index array of the size of the cache is needed.
+    breaks = np.flatnonzero(np.diff(ids) != 1) + 1
+    for first, end in zip([0, *breaks], [*breaks, len(ids)], strict=True):
+        lists = indices[indptr[ids[first]] : indptr[ids[end - 1] + 1]]
+        cached_indices[cached_indptr[first] : cached_indptr[end]] = lists
+    return Topology(indptr, indices, cached, cached_indptr, cached_indices)
+
+
+def adjacency_device_bytes(topology: Topology) -> int:
+    """Bytes on the device: cached lists, their offsets and their rank map (0 without a cache)."""
+    if topology.cached is None:
+        return 0
+    return topology.cached.nbytes + topology.cached_indptr.nbytes + topology.cached_indices.nbytes
+
+
+def _copy_rows(source_ND: Rows, ids: SlotArray, out_nD: Rows) -> None:
+    gather_rows((source_ND,), np.zeros(len(ids), np.uint8), ids, out_nD)
+
+
+def _bytes(rows_nD: Rows) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(rows_nD).view(np.uint8)

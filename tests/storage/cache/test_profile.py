@@ -1,0 +1,176 @@
+"""Access profiles against counting by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler
+from kernels.topology import Topology
+from storage.cache import profile as profile_module
+from storage.cache.profile import AccessProfile, profile_accesses
+from storage.errors import ChecksumMismatchError, StorageError
+from tests.graphs import power_law_graph
+
+COUNTS = (
+    "feature_count_N",
+    "full_link_count_N",
+    "adjacency_count_N",
+    "heldout_feature_count_N",
+    "heldout_adjacency_count_N",
+)
+TOPOLOGY = Topology.in_memory(*power_law_graph(300, 2400, seed=3))
+TRAIN = np.arange(0, 300, 4)
+
+
+def take_profile(
+    nodes: npt.NDArray[np.int64] = TRAIN,
+    fanouts: tuple[int, ...] = (4, 3),
+    *,
+    batch_size: int = 20,
+    superbatch: int = 2,
+    seed: int = 5,
+    epochs: int = 2,
+    heldout_epochs: int = 3,
+    threads: int = 2,
+    **others: object,
+) -> AccessProfile:
+    return profile_accesses(
+        TOPOLOGY,
+        nodes,
+        fanouts,
+        batch_size=batch_size,
+        superbatch=superbatch,
+        seed=seed,
+        epochs=epochs,
+        heldout_epochs=heldout_epochs,
+        replace=False,
+        threads=threads,
+        **others,  # type: ignore[arg-type]
+    )
+
+
+def count_by_hand(purpose: Purpose, fanouts: tuple[int, ...], epochs: int) -> dict[str, npt.NDArray[np.int64]]:
+    """Counts by the letter of their definitions, Eq. 4 with its sets and sums."""
+    sampler = NeighborSampler(TOPOLOGY, fanouts, seed=5, purpose=purpose)
+    counts = {name: np.zeros(300, np.int64) for name in ("feature", "adjacency", "full_link")}
+    for job in profile_module._jobs(TRAIN, 20, 1, 5, purpose, epochs):
+        (sample,) = sampler.sample(job.batches, epoch=job.epoch, first_batch=job.first_batch).samples
+        for v in set(sample.input_nodes.tolist()):
+            counts["feature"][v] += 1
+            counts["full_link"][v] += 1
+        for hop in sample.hops:
+            for v in set(sample.input_nodes[: hop.num_dst].tolist()):
+                counts["adjacency"][v] += 1
+                counts["full_link"][v] += 1
+            for v in set(sample.input_nodes[: hop.num_src].tolist()):
+                counts["full_link"][v] += 1
+    return counts
+
+
+@pytest.mark.parametrize("fanouts", [(4, 3), (2, 2, 2), (-1,), ()])
+def test_counts_follow_their_definitions(fanouts: tuple[int, ...]) -> None:
+    profile = take_profile(fanouts=fanouts)
+    chosen = count_by_hand(Purpose.PROFILE, fanouts, profile.epochs)
+    heldout = count_by_hand(Purpose.HELDOUT, fanouts, profile.heldout_epochs)
+    np.testing.assert_array_equal(profile.feature_count_N, chosen["feature"])
+    np.testing.assert_array_equal(profile.adjacency_count_N, chosen["adjacency"])
+    np.testing.assert_array_equal(profile.full_link_count_N, chosen["full_link"])
+    np.testing.assert_array_equal(profile.heldout_feature_count_N, heldout["feature"])
+    np.testing.assert_array_equal(profile.heldout_adjacency_count_N, heldout["adjacency"])
+    assert profile.feature_counts("input") is profile.feature_count_N
+    assert profile.feature_counts("full_link") is profile.full_link_count_N
+
+
+def test_every_seed_is_counted_once_an_epoch_the_last_partial_batch_too() -> None:
+    profile = take_profile(fanouts=())
+    assert profile.num_batches == 4
+    np.testing.assert_array_equal(np.flatnonzero(profile.feature_count_N), TRAIN)
+    assert set(profile.feature_count_N[TRAIN]) == {2}
+    assert not profile.adjacency_count_N.any()
+
+
+@pytest.mark.parametrize(("threads", "superbatch"), [(1, 1), (1, 4), (4, 1), (3, 100)])
+def test_counts_do_not_depend_on_threads_and_superbatch(threads: int, superbatch: int) -> None:
+    one, other = take_profile(), take_profile(threads=threads, superbatch=superbatch)
+    for name in COUNTS:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_chosen_and_heldout_epochs_are_different_draws() -> None:
+    profile = take_profile(epochs=3, heldout_epochs=3)
+    assert (profile.feature_count_N != profile.heldout_feature_count_N).any()
+    assert (profile.feature_count_N != take_profile(seed=6, epochs=3).feature_count_N).any()
+
+
+def test_no_epoch_order_is_that_of_training() -> None:
+    def first_batch(purpose: Purpose) -> list[int]:
+        return next(profile_module._jobs(TRAIN, 20, 1, 5, purpose, 1)).batches[0].tolist()
+
+    training = profile_module.shuffled_batches(TRAIN, 20, seed=5, epoch=0)[0].tolist()
+    orders = [training, first_batch(Purpose.PROFILE), first_batch(Purpose.HELDOUT)]
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_progress_counts_up_to_all_batches() -> None:
+    seen: list[tuple[int, int]] = []
+    take_profile(superbatch=3, progress=lambda done, total: seen.append((done, total)))
+    assert [total for _, total in seen] == [20] * len(seen)
+    assert [done for done, _ in seen] == [3, 4, 7, 8, 11, 12, 15, 16, 19, 20]
+
+
+def test_an_error_in_progress_ends_the_profile() -> None:
+    def fail(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take_profile(progress=fail)
+
+
+def test_an_error_in_a_thread_reaches_the_caller() -> None:
+    with pytest.raises(ValueError, match="300"):
+        take_profile(nodes=np.array([2, 300]))
+
+
+def test_nothing_to_train_on() -> None:
+    profile = take_profile(nodes=np.empty(0, np.int64))
+    assert profile.num_batches == 0
+    assert not any(getattr(profile, name).any() for name in COUNTS)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "superbatch", "threads"])
+def test_sizes_must_be_positive(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} must be >= 1 \(got 0\)"):
+        take_profile(**{name: 0})  # type: ignore[arg-type]
+
+
+def test_unknown_rule() -> None:
+    with pytest.raises(ValueError, match="'input' or 'full_link'"):
+        take_profile().feature_counts("both")  # type: ignore[arg-type]
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    profile = take_profile()
+    profile.save(tmp_path / "profile.h5")
+    loaded = AccessProfile.load(tmp_path / "profile.h5")
+    assert (loaded.epochs, loaded.heldout_epochs, loaded.num_batches) == (2, 3, 4)
+    for name in COUNTS:
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(profile, name))
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    take_profile().save(tmp_path / "profile.h5")
+    with h5py.File(tmp_path / "profile.h5", "r+") as file:
+        file["heldout_feature_count_N"][0] += 1
+    with pytest.raises(ChecksumMismatchError, match="heldout_feature_count_N"):
+        AccessProfile.load(tmp_path / "profile.h5")
+    with h5py.File(tmp_path / "profile.h5", "r+") as file:
+        del file.attrs["epochs"]
+        file["heldout_feature_count_N"][0] -= 1
+    with pytest.raises(StorageError, match="not a readable access profile"):
+        AccessProfile.load(tmp_path / "profile.h5")
