@@ -42,7 +42,7 @@ class DemoConfig(_Section):
     """Exponent of the power law of degrees (smaller is more skewed)."""
     homophily: Fraction = 0.7
     """Share of edges that stay within a community."""
-    noise: float = Field(3.0, ge=0)
+    noise: float = Field(1.0, ge=0)
     """Standard deviation of the feature noise around a community's unit-norm centre, times sqrt(feature_dim)/8."""
     train_fraction: Fraction = 0.1
     """Share of nodes to train on."""
