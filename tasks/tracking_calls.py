@@ -1,0 +1,120 @@
+"""Makes the calls that `tracking` puts into its outbox: each verb is one method, run in the sending thread."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.outbox import Call
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+PROCESS_TAG = "garden.process"
+"""Tag that tells which process drives a run."""
+CHAMPION = "champion"
+"""Alias of the registered version with the best validation accuracy."""
+_PARAMS_A_CALL = 100  # MLflow's limit
+_SCORE_TAG = "valid_accuracy"
+
+
+def now_ms() -> int:
+    """Return the time as MLflow counts it: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the store understood a call and said no, so that trying again is no use."""
+    from mlflow.exceptions import MlflowException
+
+    if isinstance(error, MlflowException):
+        status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
+        return 400 <= status < 500 and error.error_code != "REQUEST_LIMIT_EXCEEDED"
+    return isinstance(error, LookupError | TypeError | FileNotFoundError)
+
+
+class CallSender:
+    """Callable that makes one call; remembers the ids of the runs it created."""
+
+    def __init__(self, client: MlflowClient, experiment_id: str) -> None:
+        self._client, self._experiment_id = client, experiment_id
+        self._run_ids: dict[str, str] = {}
+
+    def __call__(self, call: Call) -> None:
+        """Make one call.
+
+        Raises
+        ------
+        Exception
+            Whatever the client raises.
+        """
+        getattr(self, f"_{call.verb}")(**call.arguments)
+
+    def _id(self, run: str) -> str:
+        """Return the id of a run: parents are named by it, children by a key until they are created."""
+        return self._run_ids[run] if "/" in run else run
+
+    def _create(self, run: str, name: str, tags: dict[str, str], time_ms: int) -> None:
+        created = self._client.create_run(self._experiment_id, run_name=name, tags=tags, start_time=time_ms)
+        self._run_ids[run] = created.info.run_id
+
+    def _params(self, run: str, params: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        entities = [Param(name, "none" if value is None else str(value)) for name, value in params.items()]
+        for first in range(0, len(entities), _PARAMS_A_CALL):
+            self._client.log_batch(self._id(run), params=entities[first : first + _PARAMS_A_CALL])
+
+    def _metrics(self, run: str, metrics: Mapping[str, float], step: int, time_ms: int) -> None:
+        from mlflow.entities import Metric
+
+        self._client.log_batch(self._id(run), [Metric(name, value, time_ms, step) for name, value in metrics.items()])
+
+    def _tags(self, run: str, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        self._client.log_batch(self._id(run), tags=[RunTag(name, value) for name, value in tags.items()])
+
+    def _artifact(self, run: str, path: str, folder: str | None) -> None:
+        if Path(path).is_dir():
+            self._client.log_artifacts(self._id(run), path, folder)
+        else:
+            self._client.log_artifact(self._id(run), path, folder)
+
+    def _text(self, run: str, text: str, name: str) -> None:
+        self._client.log_text(self._id(run), text, name)
+
+    def _end(self, run: str, status: str, time_ms: int) -> None:
+        self._client.set_terminated(self._id(run), status, end_time=time_ms)
+
+    def _register(self, run: str, name: str, folder: str, valid_accuracy: float, tags: Mapping[str, str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        run_id = self._id(run)
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        if not self._client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'"):
+            source = f"{self._client.get_run(run_id).info.artifact_uri}/{folder}"
+            scored = {**tags, _SCORE_TAG: repr(valid_accuracy)}
+            self._client.create_model_version(name, source, run_id, tags=scored)
+        self._crown(name, run_id, valid_accuracy)
+
+    def _crown(self, name: str, run_id: str, valid_accuracy: float) -> None:
+        """Move the alias to the version of this run if it beats the present champion."""
+        version = self._client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")[0]
+        champion = self._champion_version(name)
+        best = -math.inf
+        if champion is not None:
+            best = float(self._client.get_model_version(name, champion).tags.get(_SCORE_TAG, "-inf"))
+        if valid_accuracy > best:  # false for NaN
+            self._client.set_registered_model_alias(name, CHAMPION, version.version)
+
+    def _champion_version(self, name: str) -> str | None:
+        version = self._client.get_registered_model(name).aliases.get(CHAMPION)
+        return None if version is None else str(version)
