@@ -1,0 +1,167 @@
+"""Whole networks: a frozen description (`ModelSpec`), and the module it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kernels.mfg import Mfg
+from kernels.nn.dropout import dropout
+from kernels.nn.gcn import GcnLayer
+from kernels.nn.layers import Layer, NodeDegrees
+from kernels.nn.mlp import DenseLayer
+from kernels.nn.sage import SageLayer
+from kernels.rng import Purpose, stream_key
+
+Kind = Literal["sage", "gcn", "mlp"]
+DropoutIdentity = tuple[int, int, int]
+"""(seed, epoch, batch index): what a dropout mask belongs to."""
+
+_LAYERS: Mapping[str, type[SageLayer] | type[GcnLayer] | type[DenseLayer]] = {
+    "sage": SageLayer,
+    "gcn": GcnLayer,
+    "mlp": DenseLayer,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Everything that is needed to build a network, weights apart."""
+
+    kind: Kind
+    """Which layer."""
+    in_dim: int
+    """Features a node."""
+    hidden: int
+    """Width of the hidden layers."""
+    num_classes: int
+    """Width of the output."""
+    num_layers: int
+    """Layers, one a hop (the MLP looks at no hop)."""
+    dropout: float = 0.0
+    """Dropout between layers."""
+    input_dropout: float = 0.0
+    """Dropout of the input features."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))} (got {self.kind!r})")
+        for name in ("in_dim", "hidden", "num_classes", "num_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1 (got {getattr(self, name)})")
+        for name in ("dropout", "input_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie in [0, 1) (got {getattr(self, name)})")
+
+    @property
+    def needs_graph(self) -> bool:
+        """Whether the layers read neighbors."""
+        return self.kind != "mlp"
+
+    @property
+    def needs_degrees(self) -> bool:
+        """Whether the layers read whole-graph degrees."""
+        return self.kind == "gcn"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields as plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ModelSpec:
+        """Inverse of `to_dict`.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing, unknown or out of range.
+        """
+        names = {field.name for field in fields(cls)}
+        if set(values) != names:
+            raise ValueError(f"a model description has the fields {sorted(names)} (got {sorted(values)})")
+        return cls(**values)
+
+
+class GnnModel(nn.Module):
+    """Layers with ReLU between them; `build_model` makes one."""
+
+    def __init__(self, spec: ModelSpec, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.layers = nn.ModuleList(layers)
+
+    def ordered_layers(self) -> list[Layer]:
+        """The layers from the input to the output."""
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    def forward(
+        self,
+        hops: Sequence[Mfg],
+        x_SF: Tensor,
+        degrees_S: NodeDegrees | None = None,
+        *,
+        dropout_identity: DropoutIdentity | None = None,
+    ) -> Tensor:
+        """Logits of the seeds of a sample.
+
+        Parameters
+        ----------
+        hops : sequence of Mfg
+            As in `Sample.hops`, from the seeds outward; empty for the MLP.
+        x_SF : (num_inputs, in_dim) tensor
+            Features of the input nodes in any numeric dtype; they are converted to float32.
+        degrees_S : NodeDegrees, optional
+            Whole-graph degrees of the input nodes (GCN).
+        dropout_identity : (seed, epoch, batch index), optional
+            Turns dropout on; the masks depend on it and on the layer alone.
+
+        Returns
+        -------
+        (num_seed_rows, num_classes) float32 tensor
+        """
+        h = x_SF.to(torch.float32)
+        for index, (layer, mfg) in enumerate(zip(self.ordered_layers(), self._mfgs(hops, len(h)), strict=True)):
+            if dropout_identity is not None:
+                probability = self.spec.dropout if index else self.spec.input_dropout
+                h = dropout(h, probability, stream_key(Purpose.DROPOUT, *dropout_identity, index))
+            h = self.activate(index, layer(mfg, h, degrees_S))
+        return h
+
+    def activate(self, index: int, h: Tensor) -> Tensor:
+        """What follows layer `index`: ReLU, but nothing after the last."""
+        return h if index == len(self.layers) - 1 else torch.relu(h)
+
+    def _mfgs(self, hops: Sequence[Mfg], num_rows: int) -> list[Mfg]:
+        if self.spec.needs_graph:
+            return list(reversed(hops))
+        return [edgeless_mfg(num_rows)] * len(self.layers)
+
+
+def edgeless_mfg(num_nodes: int) -> Mfg:
+    """Hop of nodes that look at none but themselves."""
+    return Mfg(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.int32), num_nodes)
+
+
+def build_model(spec: ModelSpec, *, seed: int) -> GnnModel:
+    """Build a network whose initial weights depend on the seed alone; torch's global generator is left as it is.
+
+    Parameters
+    ----------
+    spec : ModelSpec
+    seed : int
+        Any integer; its low 64 bits count.
+
+    Returns
+    -------
+    GnnModel
+    """
+    generator = torch.Generator().manual_seed(int(stream_key(Purpose.INIT, seed)))
+    widths = [spec.in_dim, *[spec.hidden] * (spec.num_layers - 1), spec.num_classes]
+    layer = _LAYERS[spec.kind]
+    return GnnModel(spec, [layer(in_dim, out_dim, generator=generator) for in_dim, out_dim in pairwise(widths)])

@@ -1,0 +1,47 @@
+"""GraphSAGE with the mean aggregator (Hamilton, Ying and Leskovec, NeurIPS 2017)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kernels.mfg import Mfg
+from kernels.nn.aggregate import aggregate
+from kernels.nn.layers import Layer, NodeDegrees, glorot
+
+
+class SageLayer(Layer):
+    """`out_v = W_self h_v + W_neighbor mean of h over the sampled neighbors + b`; the mean over nothing is zero."""
+
+    def __init__(self, in_dim: int, out_dim: int, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.in_dim, self.out_dim = in_dim, out_dim
+        self.transform_first = in_dim > out_dim
+        self.weight_self = glorot(out_dim, in_dim, generator)
+        self.weight_neighbor = glorot(out_dim, in_dim, generator)
+        self.bias = nn.Parameter(torch.zeros(out_dim))
+
+    def project(self, h_SF: Tensor) -> Tensor:
+        """(num_rows, 2 * out_dim): what neighbors take, beside what the node itself keeps."""
+        if not self.transform_first:
+            return h_SF
+        return functional.linear(h_SF, torch.cat([self.weight_neighbor, self.weight_self]))
+
+    def combine(self, mfg: Mfg, z_SP: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
+        """(num_dst, out_dim) output from `project`'s rows."""
+        if not self.transform_first:
+            mean_DF = aggregate(mfg, z_SP, reduce="mean")
+            return functional.linear(mean_DF, self.weight_neighbor) + self._own(z_SP[: mfg.num_dst])
+        given_SO, kept_DO = z_SP[:, : self.out_dim], z_SP[: mfg.num_dst, self.out_dim :]
+        return aggregate(mfg, given_SO, reduce="mean") + (kept_DO + self.bias)
+
+    def forward(self, mfg: Mfg, h_SF: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
+        """(num_dst, out_dim) output; projects for themselves only the destinations, unlike `combine(project(h))`."""
+        if not self.transform_first:
+            return self.combine(mfg, h_SF)
+        given_SO = functional.linear(h_SF, self.weight_neighbor)
+        return aggregate(mfg, given_SO, reduce="mean") + self._own(h_SF[: mfg.num_dst])
+
+    def _own(self, h_DF: Tensor) -> Tensor:
+        return functional.linear(h_DF, self.weight_self, self.bias)

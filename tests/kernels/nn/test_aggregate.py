@@ -1,0 +1,115 @@
+"""The fused aggregate against a plain gather and `index_add`, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.cpu.aggregate import transpose
+from kernels.mfg import Mfg
+from kernels.nn.aggregate import aggregate
+from tests.kernels.nn.mfgs import destinations, mfgs, random_mfg, sources
+
+
+@pytest.fixture
+def restored_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def plain(
+    mfg: Mfg, h: torch.Tensor, weight: torch.Tensor | None, scale: torch.Tensor | None, reduce: str
+) -> torch.Tensor:
+    """The definition, edge by edge."""
+    per_edge = (h if weight is None else h * weight[:, None])[sources(mfg)]
+    out = torch.zeros(mfg.num_dst, h.shape[1], dtype=h.dtype).index_add(0, destinations(mfg), per_edge)
+    if reduce == "mean":
+        out = out / torch.from_numpy(np.diff(mfg.indptr)).clamp(min=1)[:, None]
+    return out if scale is None else out * scale[:, None]
+
+
+def both_passes(out: torch.Tensor, h: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    (grad_h,) = torch.autograd.grad(out, h, grad)
+    return out.detach(), grad_h
+
+
+@settings(deadline=None)
+@given(
+    mfgs(),
+    st.integers(0, 20),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["sum", "mean"]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 9),
+)
+def test_equals_plain_torch(
+    mfg: Mfg, width: int, weighted: bool, scaled: bool, reduce: str, dtype: torch.dtype, seed: int
+) -> None:
+    torch_rng = torch.Generator().manual_seed(seed)
+    h = torch.randn(mfg.num_src, width, generator=torch_rng, dtype=dtype).requires_grad_()
+    weight = torch.randn(mfg.num_src, generator=torch_rng, dtype=dtype) if weighted else None
+    scale = torch.randn(mfg.num_dst, generator=torch_rng, dtype=dtype) if scaled else None
+    grad = torch.randn(mfg.num_dst, width, generator=torch_rng, dtype=dtype)
+    ours = both_passes(aggregate(mfg, h, weight_S=weight, scale_D=scale, reduce=reduce), h, grad)  # type: ignore[arg-type]
+    theirs = both_passes(plain(mfg, h, weight, scale, reduce), h, grad)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    for got, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_gradcheck(reduce: str) -> None:
+    mfg = random_mfg(5, 9, 6)
+    h = torch.randn(9, 3, dtype=torch.float64, requires_grad=True)
+    weight, scale = torch.randn(9, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: aggregate(mfg, x, weight_S=weight, scale_D=scale, reduce=reduce), (h,))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("restored_threads")
+@pytest.mark.parametrize("width", [5, 64])
+def test_bits_do_not_depend_on_threads(width: int) -> None:
+    mfg = random_mfg(3000, 8000, 40)
+    h, grad = torch.randn(8000, width).requires_grad_(), torch.randn(3000, width)
+    results = []
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        results.append(both_passes(aggregate(mfg, h, reduce="mean"), h, grad))
+    for out, grad_h in results[1:]:
+        assert torch.equal(out, results[0][0])
+        assert torch.equal(grad_h, results[0][1])
+
+
+def test_reads_rows_of_a_strided_matrix() -> None:
+    mfg = random_mfg(20, 30, 5)
+    wide = torch.randn(30, 8)
+    assert torch.equal(aggregate(mfg, wide[:, 2:5]), aggregate(mfg, wide[:, 2:5].contiguous()))
+
+
+@settings(deadline=None)
+@given(mfgs())
+def test_transpose_lists_destinations_in_order(mfg: Mfg) -> None:
+    indptr, indices = transpose(mfg.indptr, mfg.indices, mfg.num_src)
+    dst = destinations(mfg).numpy()
+    for s in range(mfg.num_src):
+        assert indices[indptr[s] : indptr[s + 1]].tolist() == dst[mfg.indices == s].tolist()
+
+
+def test_refuses_what_does_not_fit() -> None:
+    mfg = random_mfg(4, 6, 3)
+    with pytest.raises(ValueError, match=r"6 rows.*got shape \(5, 2\)"):
+        aggregate(mfg, torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="float32 or float64"):
+        aggregate(mfg, torch.zeros(6, 2, dtype=torch.float16))
+    with pytest.raises(ValueError, match=r"weight_S must have shape \(6,\)"):
+        aggregate(mfg, torch.zeros(6, 2), weight_S=torch.ones(4))
+    with pytest.raises(ValueError, match=r"scale_D must have shape \(4,\)"):
+        aggregate(mfg, torch.zeros(6, 2), scale_D=torch.ones(6))
+    with pytest.raises(ValueError, match="'max'"):
+        aggregate(mfg, torch.zeros(6, 2), reduce="max")  # type: ignore[arg-type]
