@@ -103,6 +103,7 @@ def test_the_champion_moves_only_for_a_better_score(state: Path, tmp_path: Path)
     assert champions == [1, 1, 1, 1, 5]
     best = client.get_model_version_by_alias("crowned", "champion")
     assert best.tags == {"store_digest": "abc", "valid_accuracy": "0.6"}
+    assert best.source is not None
     assert Path(best.source.removeprefix("file://"), "arch.json").read_text() == "{}"
 
 

@@ -1,0 +1,168 @@
+"""The pictures of a run: degree distribution, hit rate against capacity, where time went, and how training went."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BLUE, _ORANGE, _GREEN, _RED, _GREY = "#3b6fb6", "#e08a2c", "#4c9a6a", "#c0504d", "#8a8f98"
+_COLOURS = (_BLUE, _ORANGE, _GREEN, _RED, "#7b62a3", "#5aa7b8", _GREY)
+_STYLE: Any = {
+    "font.size": 10,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e6ea",
+    "legend.frameon": False,
+    "savefig.dpi": 130,
+}
+
+
+def plot_degrees(in_degree_N: npt.NDArray[Any], out_degree_N: npt.NDArray[Any], path: Path) -> None:
+    """Draw how many nodes have at least a given degree, both axes logarithmic.
+
+    Parameters
+    ----------
+    in_degree_N : (N,) integer
+        Length of each node's adjacency list.
+    out_degree_N : (N,) integer
+        How many adjacency lists name each node.
+    path
+        PNG file to write.
+    """
+    with _figure(path, "Degree distribution") as (ax, *_):
+        for degree_N, label, colour in (
+            (in_degree_N, "in-degree (neighbors a node aggregates from)", _BLUE),
+            (out_degree_N, "out-degree (lists that name the node)", _ORANGE),
+        ):
+            degree, count = np.unique(degree_N[degree_N > 0], return_counts=True)
+            if len(degree):
+                share = np.cumsum(count[::-1])[::-1] / len(degree_N)
+                ax.loglog(degree, share, ".-", ms=4, lw=1, color=colour, label=label)
+                ax.legend(loc="upper right")
+        ax.set(xlabel="degree", ylabel="share of nodes with at least this degree", ylim=(None, 6))
+
+
+def plot_hit_rates(
+    fraction: npt.NDArray[np.float64],
+    plan: npt.NDArray[np.float64],
+    oracle: npt.NDArray[np.float64],
+    chosen: tuple[float, float],
+    path: Path,
+) -> None:
+    """Draw the feature hit rate against capacity, the static oracle's beside it.
+
+    Parameters
+    ----------
+    fraction : (P,) float64
+        Capacity as a share of all feature rows.
+    plan, oracle : (P,) float64
+        Hit rate at each capacity under the plan's ranking and the oracle's.
+    chosen
+        Capacity that the budget bought and the hit rate predicted for it.
+    path
+        PNG file to write.
+    """
+    with _figure(path, "Feature cache: hit rate against capacity") as (ax, *_):
+        ax.plot(100 * fraction, 100 * oracle, "--", lw=1.5, color=_GREY, label="static oracle (hindsight)")
+        ax.plot(100 * fraction, 100 * plan, "-", lw=2, color=_BLUE, label="plan's ranking")
+        ax.plot(
+            100 * chosen[0],
+            100 * chosen[1],
+            "o",
+            ms=8,
+            color=_ORANGE,
+            label=f"this budget: {chosen[0]:.1%} of the rows, {chosen[1]:.1%} of the requests",
+        )
+        ax.set(xlabel="cached rows, % of all", ylabel="requests served, %", xlim=(0, 100), ylim=(0, 102))
+        ax.legend(loc="lower right")
+
+
+def plot_time(stage_s: Mapping[str, float], part_s: Mapping[str, float], path: Path) -> None:
+    """Draw where the wall time went: one bar for the stages, one for the parts of training.
+
+    Parameters
+    ----------
+    stage_s, part_s
+        Seconds by name.
+    path
+        PNG file to write.
+    """
+    with _figure(path, "Where the time went", height=3.0) as (ax, *_):
+        bars = [(name, parts) for name, parts in (("training", part_s), ("run", stage_s)) if sum(parts.values()) > 0]
+        for row, (_, parts) in enumerate(bars):
+            _stacked_bar(ax, row, parts)
+        ax.set_yticks(range(len(bars)), [name for name, _ in bars])
+        ax.set(xlabel="seconds", ylim=(-0.7, max(len(bars), 1) - 0.5))
+        ax.grid(visible=False, axis="y")
+
+
+def plot_training(
+    train_loss: Sequence[float], valid_accuracy: Sequence[float], test_accuracy: float, path: Path
+) -> None:
+    """Draw loss and validation accuracy by epoch, and the test accuracy of the weights that were kept.
+
+    Parameters
+    ----------
+    train_loss, valid_accuracy
+        One value an epoch; accuracies are shares of 1.
+    test_accuracy
+        Share of 1, at the epoch with the best validation accuracy.
+    path
+        PNG file to write.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    with _figure(path, "Training", columns=2) as (left, right):
+        epochs = np.arange(1, len(train_loss) + 1)
+        left.plot(epochs, train_loss, "-", lw=2, marker="." if len(epochs) < 30 else "", color=_BLUE)
+        left.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
+        for ax in (left, right):
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        percent = 100 * np.asarray(valid_accuracy, np.float64)
+        right.plot(epochs, percent, "-", lw=2, marker="." if len(epochs) < 30 else "", color=_GREEN, label="validation")
+        if np.isfinite(percent).any():
+            best = int(np.nanargmax(percent))
+            right.plot(epochs[best], percent[best], "o", ms=8, color=_ORANGE, label=f"best: {percent[best]:.1f} %")
+        right.axhline(100 * test_accuracy, ls="--", lw=1.2, color=_GREY, label=f"test: {100 * test_accuracy:.1f} %")
+        right.set(xlabel="epoch", ylabel="accuracy, %")
+        right.legend(loc="lower right")
+
+
+def _stacked_bar(ax: Axes, row: int, parts: Mapping[str, float]) -> None:
+    total, left = sum(parts.values()), 0.0
+    for (name, seconds), colour in zip(parts.items(), _COLOURS, strict=False):
+        ax.barh(row, seconds, left=left, height=0.62, color=colour, edgecolor="white")
+        if seconds > 0.09 * total:
+            ax.text(left + seconds / 2, row, name, ha="center", va="center", color="white")
+        left += seconds
+    legend = "   ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())
+    ax.text(0, row - 0.36, legend, ha="left", va="top", fontsize=8, color="#50545c")
+
+
+@contextlib.contextmanager
+def _figure(path: Path, title: str, *, columns: int = 1, height: float = 4.2) -> Iterator[Sequence[Axes]]:
+    """Open a figure of our style without touching the process's own matplotlib state, and save it."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(6.6 if columns == 1 else 9.6, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, columns, squeeze=False)[0]
+        axes[0].set_title(title)
+        yield axes
+        figure.savefig(path)

@@ -1,0 +1,47 @@
+"""The pictures are drawn for ordinary runs and for degenerate ones, as PNG files of a sensible size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.plots import plot_degrees, plot_hit_rates, plot_time, plot_training
+
+FRACTION = np.linspace(0, 1, 11)
+
+
+def is_picture(path: Path) -> bool:
+    content = path.read_bytes()
+    width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
+    return content.startswith(b"\x89PNG") and 600 <= width <= 2000 and 300 <= height <= 1000
+
+
+@pytest.mark.parametrize("degree_N", [[0, 1, 2, 2, 9], [0, 0], [], [5]])
+def test_degrees(tmp_path: Path, degree_N: list[int]) -> None:
+    degrees = np.array(degree_N, np.int64)
+    plot_degrees(degrees, degrees[::-1], tmp_path / "degrees.png")
+    assert is_picture(tmp_path / "degrees.png")
+
+
+@pytest.mark.parametrize("hits", [FRACTION**0.5, np.zeros(11)])
+def test_hit_rates(tmp_path: Path, hits: np.ndarray) -> None:
+    plot_hit_rates(FRACTION, hits, hits, (0.1, 0.3), tmp_path / "hits.png")
+    assert is_picture(tmp_path / "hits.png")
+
+
+@pytest.mark.parametrize(
+    ("stage_s", "part_s"),
+    [({"ingest": 1.0, "train": 30.0}, {"sample": 4.0, "gather": 0.01}), ({"ingest": 1.0}, {}), ({}, {})],
+)
+def test_time(tmp_path: Path, stage_s: dict[str, float], part_s: dict[str, float]) -> None:
+    plot_time(stage_s, part_s, tmp_path / "time.png")
+    assert is_picture(tmp_path / "time.png")
+
+
+@pytest.mark.parametrize("epochs", [1, 5, 200])
+@pytest.mark.parametrize("valid", [0.8, float("nan")])
+def test_training(tmp_path: Path, epochs: int, valid: float) -> None:
+    plot_training([1.0] * epochs, [valid] * epochs, 0.7, tmp_path / "training.png")
+    assert is_picture(tmp_path / "training.png")
