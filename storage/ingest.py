@@ -70,7 +70,7 @@ class IngestReport:
     ids_remapped: int
     """Nodes whose id in the store is not the one in the input."""
     isolated_nodes: int
-    """Nodes without an edge other than self loops."""
+    """Nodes without any edge in the store."""
     features_non_finite: int
     """Feature values that were NaN or infinite and are stored as 0."""
     feature_zero_rows: int

@@ -99,8 +99,8 @@ class GraphSource:
     """How error messages and logs name the graph."""
     edges: EdgeReader
     """The edges."""
-    max_edges: int
-    """At most so many edges are there (for the estimate of memory and disk)."""
+    approx_edges: int
+    """About how many edges there are (for the estimate of memory and disk)."""
     num_nodes: int | None = None
     """Number of nodes, ids being 0..num_nodes-1; None: ingest takes the ids that occur."""
     features: FeatureTable | None = None

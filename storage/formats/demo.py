@@ -127,7 +127,7 @@ def open_demo(
     return GraphSource(
         where="the demo graph",
         edges=DemoEdges(nodes, edges, classes, exponent, homophily, seed, node_of_rank_N),
-        max_edges=edges,
+        approx_edges=edges,
         num_nodes=nodes,
         features=_features(labels_N, classes, feature_dim, noise, seed),
         labels=LabelColumn(labels_N, tuple(f"community-{label}" for label in range(classes))),

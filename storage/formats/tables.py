@@ -1,0 +1,156 @@
+"""What goes with an edge file: feature and label tables (`.npy` or Parquet), and the graph they make together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from storage.errors import InputError
+from storage.formats.base import EdgeReader, FeatureTable, GraphSource, LabelColumn, rows_per_chunk
+from storage.formats.files import require_file
+from storage.formats.labels import to_labels
+from storage.formats.names import NamedEdges, SeriesPair
+
+T = TypeVar("T")
+
+
+class SeriesReader(EdgeReader, Protocol):
+    """An edge reader whose ids may be strings."""
+
+    def read_series(self) -> Iterator[SeriesPair]:
+        """Read both columns anew."""
+        ...
+
+
+def tabular_source(
+    *,
+    where: str,
+    reader: SeriesReader,
+    names: bool,
+    approx_edges: int,
+    features: Path | None,
+    labels: Path | None,
+    num_nodes: int | None,
+    notes: Mapping[str, int],
+) -> GraphSource:
+    """Join an edge file with its tables; their rows fix the number of nodes where `num_nodes` does not."""
+    feature_table = None if features is None else open_features(features)
+    label_column = None if labels is None else read_labels(labels)
+    if num_nodes is None and feature_table is not None:
+        num_nodes = feature_table.num_rows
+    if num_nodes is None and label_column is not None:
+        num_nodes = len(label_column.labels_N)
+    edges: EdgeReader = reader
+    original_ids = None
+    if names:
+        if num_nodes is not None:
+            raise InputError(
+                f"{where} has string ids, which do not say the rows of features, labels or num_nodes that belong to "
+                "them: give integer ids, the row numbers"
+            )
+        edges = named = NamedEdges.discover(reader.read_series, reader.locate)
+        num_nodes, original_ids = len(named.names), named.original_ids()
+    return GraphSource(
+        where=where,
+        edges=edges,
+        approx_edges=approx_edges,
+        num_nodes=num_nodes,
+        features=feature_table,
+        labels=label_column,
+        original_ids=original_ids,
+        notes={name: count for name, count in notes.items() if count},
+    )
+
+
+def open_features(path: Path) -> FeatureTable:
+    """Describe a feature file; its rows are read when they are asked for.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, or holds no numeric table.
+    """
+    require_file(path)
+    return _npy_features(path) if path.suffix == ".npy" else _parquet_features(path)
+
+
+def read_labels(path: Path) -> LabelColumn:
+    """Read a label file.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged, or its values are no labels.
+    """
+    require_file(path)
+    if path.suffix == ".npy":
+        return to_labels(_load_npy(path), str(path))
+    frame = guard_parquet(path, lambda: pl.read_parquet(path, glob=False))
+    if frame.width != 1:
+        raise InputError(f"{path} has {frame.width} columns ({', '.join(frame.columns)}): give one column of labels")
+    column = frame.to_series()
+    if column.dtype == pl.String or isinstance(column.dtype, pl.Categorical | pl.Enum):
+        return to_labels(column.cast(pl.String).to_numpy(), str(path))
+    return to_labels(column.to_numpy(), str(path))
+
+
+def _npy_features(path: Path) -> FeatureTable:
+    shape, dtype = _npy_header(path)
+    if len(shape) != 2:
+        raise InputError(f"{path} has shape {shape}: features need two dimensions, (nodes, features)")
+    rows = rows_per_chunk(shape[1] * dtype.itemsize)
+
+    def chunks() -> Iterator[npt.NDArray[Any]]:
+        # Mapped anew for each piece: pages of one long mapping would pile up in this process.
+        for start in range(0, shape[0], rows):
+            yield np.array(np.load(path, mmap_mode="r", allow_pickle=False)[start : start + rows])
+
+    return FeatureTable(shape[0], shape[1], dtype, chunks, str(path))
+
+
+def _npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type, after checking that the file is as long as they say."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path} is no readable .npy file ({error}): write it with numpy.save") from error
+    return array.shape, array.dtype
+
+
+def _load_npy(path: Path) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path} is no readable .npy file ({error}): write it with numpy.save") from error
+    return array
+
+
+def _parquet_features(path: Path) -> FeatureTable:
+    frame = pl.scan_parquet(path, glob=False)
+    schema = guard_parquet(path, frame.collect_schema)
+    for name, kind in schema.items():
+        if not (kind.is_numeric() or kind == pl.Boolean):
+            raise InputError(f"{path}: column {name!r} holds {kind}, which is no number: drop it or convert it")
+    num_rows = guard_parquet(path, lambda: int(frame.select(pl.len()).collect().item()))
+    dtype = frame.head(0).collect().to_numpy().dtype
+    rows = rows_per_chunk(len(schema) * dtype.itemsize)
+
+    def chunks() -> Iterator[npt.NDArray[Any]]:
+        for batch in frame.collect_batches(chunk_size=rows, maintain_order=True):
+            # Nulls become NaN, which only a floating type holds.
+            yield batch.to_numpy() if batch.to_numpy().dtype == dtype else batch.cast(pl.Float64).to_numpy()
+
+    return FeatureTable(num_rows, len(schema), dtype, chunks, str(path))
+
+
+def guard_parquet(path: Path, read: Callable[[], T]) -> T:
+    """Run a read; what polars raises becomes an `InputError`."""
+    try:
+        return read()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"{path} is no readable Parquet file ({error}): write it anew") from error

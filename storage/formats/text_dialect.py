@@ -1,0 +1,183 @@
+"""How a text edge list is written: found from its first lines; and the search for the line that breaks the rule."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import InputError
+from storage.formats.files import open_text
+
+_SAMPLE_BYTES = 1 << 16
+_SAMPLE_LINES = 200
+_DELIMITERS = ("\t", ",", ";", "|", " ")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_HEADER_WORDS = frozenset(
+    ("source", "target", "src", "dst", "from", "to", "fromnodeid", "tonodeid", "head", "tail", "u", "v", "id_1", "id_2")
+)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The way the lines of an edge list are written."""
+
+    comment: str
+    """Lines that start with it are skipped, as are blank ones."""
+    delimiter: str
+    """Character between fields."""
+    runs: bool
+    """Whether any run of blanks and tabs counts as one delimiter."""
+    num_fields: int
+    """Fields a line."""
+    source: int
+    """Field that holds the source."""
+    target: int
+    """Field that holds the target."""
+    names: bool
+    """Whether ids are strings."""
+    data_start: int
+    """Byte (of the plain text) after the header."""
+    lines_before: int
+    """Lines before `data_start`."""
+    bytes_per_line: float
+    """Mean length of the lines sampled."""
+
+    def is_skipped(self, line: bytes) -> bool:
+        """Whether a line holds no edge."""
+        return not line.strip() or line.startswith(self.comment.encode())
+
+    def fields(self, line: bytes) -> list[str]:
+        """Split a line."""
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        return _split(text, self.delimiter, self.runs)
+
+    def squeezed(self, block: bytes) -> bytes:
+        """Rewrite runs of blanks as one, where the dialect has them."""
+        return b"\n".join(b" ".join(line.split()) for line in block.split(b"\n")) if self.runs else block
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first line of a block that cannot be an edge."""
+
+    line: int
+    """Its number within the block, from 1."""
+    problem: str
+    """What is wrong, and what to do."""
+
+
+def find_dialect(path: Path, delimiter: str | None, source_column: str | None, target_column: str | None) -> Dialect:
+    """Find out how a text edge list is written.
+
+    A first line is taken as header where columns are named, where it is no pair of integers and the next line is one,
+    or where it holds words such as `source` and `target`.
+
+    Raises
+    ------
+    InputError
+        No delimiter fits, the lines have one field, or a named column is not there.
+    """
+    with open_text(path) as file:
+        sample = file.read(_SAMPLE_BYTES)
+    lines = sample.split(b"\n")
+    if len(sample) == _SAMPLE_BYTES:
+        lines.pop()
+    comment = "%" if sample.startswith(b"%") else "#"
+    data = [
+        (number, line) for number, line in enumerate(lines) if line.strip() and not line.startswith(comment.encode())
+    ]
+    data = data[:_SAMPLE_LINES]
+    texts = [line.decode("utf-8", "replace").rstrip("\r") for _, line in data]
+    found, runs = _find_delimiter(path, texts, data[0][0] + 1 if data else 1, delimiter)
+    rows = [_split(text, found, runs) for text in texts]
+    named = source_column is not None or target_column is not None
+    header = rows[0] if rows and (named or _is_header(rows)) else None
+    source = _column(path, header, source_column, 0)
+    target = _column(path, header, target_column, 1)
+    if source == target:
+        raise InputError(f"{path}: source and target are the same column: set source_column and target_column")
+    rows = rows[1:] if header else rows
+    lines_before = data[0][0] + 1 if header else 0
+    return Dialect(
+        comment=comment,
+        delimiter=found,
+        runs=runs,
+        num_fields=len(rows[0]) if rows else max(2, source + 1, target + 1),
+        source=source,
+        target=target,
+        names=any(not _is_edge(row, source, target) for row in rows),
+        data_start=sum(len(line) + 1 for line in lines[:lines_before]),
+        lines_before=lines_before,
+        bytes_per_line=sum(map(len, texts)) / max(1, len(texts)) + 1,
+    )
+
+
+def find_fault(block: bytes, dialect: Dialect) -> Fault | None:
+    """Look for the first line of a block that is no edge; None where each one is."""
+    for number, line in enumerate(block.split(b"\n"), 1):
+        if dialect.is_skipped(line):
+            continue
+        fields = dialect.fields(line)
+        if len(fields) != dialect.num_fields:
+            problem = f"{len(fields)} fields where {dialect.num_fields} are expected (delimiter {dialect.delimiter!r})"
+            return Fault(number, f"{problem}: correct the line, or set delimiter")
+        for field in (fields[dialect.source], fields[dialect.target]):
+            problem_or_none = _id_problem(field, dialect.names)
+            if problem_or_none:
+                return Fault(number, problem_or_none)
+    return None
+
+
+def _id_problem(field: str, names: bool) -> str | None:
+    if not field:
+        return "an id is empty: correct the line"
+    if names:
+        return None
+    if not _INTEGER.fullmatch(field):
+        return f"{field!r} is no integer, but the ids of the first lines are: correct the line"
+    if not -(2**63) <= int(field) < 2**63:
+        return f"id {field} does not fit 64 bits: correct the line"
+    return None
+
+
+def _find_delimiter(path: Path, texts: list[str], first_line: int, given: str | None) -> tuple[str, bool]:
+    """The delimiter, and whether runs of blanks count as one."""
+    if not texts:
+        return given or "\t", False
+    for delimiter in (given,) if given else _DELIMITERS:
+        rows = [_split(text, delimiter, False) for text in texts]
+        if len(rows[0]) >= 2:
+            blank = delimiter in " \t" and any("" in row for row in rows)
+            return (" ", True) if blank and len(_split(texts[0], " ", True)) >= 2 else (delimiter, False)
+    looks_like = next((other for other in _DELIMITERS if len(texts[0].split(other)) > 1), None)
+    hint = f": it looks delimited by {looks_like!r}, leave delimiter empty" if given and looks_like else ""
+    raise InputError(f"{path}, line {first_line}: one field where an edge has two{hint or ': set delimiter'}")
+
+
+def _split(text: str, delimiter: str, runs: bool) -> list[str]:
+    if runs:
+        return text.split()
+    return next(csv.reader([text], delimiter=delimiter), [""]) if '"' in text else text.split(delimiter)
+
+
+def _is_edge(row: list[str], source: int, target: int) -> bool:
+    """Whether a row's ids are integers; a row too short is left for the parser to report."""
+    return len(row) <= max(source, target) or all(_INTEGER.fullmatch(row[i]) for i in (source, target))
+
+
+def _is_header(rows: list[list[str]]) -> bool:
+    words = [word.strip().lower() for word in rows[0][:2]]
+    if all(word in _HEADER_WORDS for word in words):
+        return True
+    return len(rows) > 1 and not any(_INTEGER.fullmatch(word) for word in words) and _is_edge(rows[1], 0, 1)
+
+
+def _column(path: Path, header: list[str] | None, name: str | None, default: int) -> int:
+    if name is None:
+        return default
+    columns = [word.strip() for word in header or []]
+    if name not in columns:
+        raise InputError(f"{path} has no column {name!r}; its first line reads {', '.join(columns)}")
+    return columns.index(name)
