@@ -100,7 +100,8 @@ def uniform_u64(key: np.uint64, ids: npt.NDArray[np.integer], draw: int = 0) -> 
     uint64 array, shape of `ids`
     """
     row_keys = child(np.asarray(key, np.uint64)[None], ids.astype(np.uint64, copy=False).reshape(-1))
-    return child(row_keys, np.array([draw], np.uint64)).reshape(ids.shape)
+    bits: U64Array = child(row_keys, np.array([draw], np.uint64)).reshape(ids.shape)
+    return bits
 
 
 def bounded(bits: U64Array, bound: U64Array) -> U64Array:
@@ -112,7 +113,8 @@ def bounded(bits: U64Array, bound: U64Array) -> U64Array:
     bound_hi, bound_lo = bound >> _32, bound & _MASK_32
     middle = bits_hi * bound_lo + (bits_lo * bound_lo >> _32)
     carry = (bits_lo * bound_hi + (middle & _MASK_32)) >> _32
-    return bits_hi * bound_hi + (middle >> _32) + carry
+    high: U64Array = bits_hi * bound_hi + (middle >> _32) + carry
+    return high
 
 
 def permutation(key: np.uint64, n: int) -> npt.NDArray[np.int64]:
@@ -122,4 +124,5 @@ def permutation(key: np.uint64, n: int) -> npt.NDArray[np.int64]:
     -------
     (n,) int64
     """
-    return np.argsort(uniform_u64(key, np.arange(n, dtype=np.uint64)), kind="stable")
+    order: npt.NDArray[np.int64] = np.argsort(uniform_u64(key, np.arange(n, dtype=np.uint64)), kind="stable")
+    return order

@@ -13,7 +13,15 @@ from kernels.rank_map import RankMap
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """In-neighbors of every node (CSC), in tiers; what is cached never changes what is sampled."""
+    """In-neighbors of every node (CSC), in tiers; what is cached never changes what is sampled.
+
+    Offsets must ascend and ids lie in [0, num_nodes): stores are checked when they are made and when they are read.
+
+    Raises
+    ------
+    ValueError
+        If dtypes, shapes, contiguity or sizes are wrong.
+    """
 
     indptr: npt.NDArray[np.int64]
     """(num_nodes + 1,) offsets into `indices`."""
@@ -27,16 +35,8 @@ class Topology:
     """Copies of the cached lists, in the dtype of `indices`."""
 
     def __post_init__(self) -> None:
-        for name, indptr, indices in (
-            ("indices", self.indptr, self.indices),
-            ("cached_indices", self.cached_indptr, self.cached_indices),
-        ):
-            if indptr.dtype != np.int64 or indptr.ndim != 1 or len(indptr) == 0:
-                raise ValueError(f"offsets of {name} must be a 1-D int64 array with at least one entry")
-            if indices.dtype not in (np.int32, np.int64) or indices.ndim != 1:
-                raise ValueError(f"{name} must be a 1-D int32 or int64 array (got {indices.ndim}-D {indices.dtype})")
-            if indptr[0] != 0 or indptr[-1] != len(indices):
-                raise ValueError(f"offsets of {name} must run from 0 to {len(indices)}")
+        _guard_lists("indices", self.indptr, self.indices)
+        _guard_lists("cached_indices", self.cached_indptr, self.cached_indices)
         if self.cached_indices.dtype != self.indices.dtype:
             raise ValueError(f"cached_indices must be {self.indices.dtype} (got {self.cached_indices.dtype})")
         if self.cached is not None and self.cached.num_slots != len(self.cached_indptr) - 1:
@@ -62,3 +62,13 @@ class Topology:
     def in_degree(self) -> npt.NDArray[np.int64]:
         """(num_nodes,) length of each node's list."""
         return np.diff(self.indptr)
+
+
+def _guard_lists(name: str, indptr: npt.NDArray[np.int64], indices: IdArray) -> None:
+    """Refuse arrays that the kernels, which check nothing, would misread."""
+    if indptr.dtype != np.int64 or indptr.ndim != 1 or len(indptr) == 0 or not indptr.flags.c_contiguous:
+        raise ValueError(f"offsets of {name} must be a contiguous 1-D int64 array with at least one entry")
+    if indices.dtype not in (np.int32, np.int64) or indices.ndim != 1 or not indices.flags.c_contiguous:
+        raise ValueError(f"{name} must be a contiguous 1-D int32 or int64 array (got {indices.ndim}-D {indices.dtype})")
+    if indptr[0] != 0 or indptr[-1] != len(indices):
+        raise ValueError(f"offsets of {name} must run from 0 to {len(indices)} (got {indptr[0]} to {indptr[-1]})")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
+from numba import core as numba_core
 from numba import extending, njit, types
-from numba.core import cgutils
-from numba.np.arrayobj import make_array
+from numba.np import arrayobj
 
 from kernels.rng import GOLDEN, MIX_1, MIX_2
 
@@ -18,8 +18,10 @@ _MIX_1 = np.uint64(MIX_1)
 _MIX_2 = np.uint64(MIX_2)
 _ONE = np.uint64(1)
 
-# Untyped on purpose: numba binds the typing context, which callers never pass.
+# Untyped on purpose: numba binds the typing context, which callers never pass, and its code generators have no types.
 intrinsic: Any = extending.intrinsic
+cgutils: Any = numba_core.cgutils
+make_array: Any = arrayobj.make_array
 
 
 @intrinsic
@@ -74,6 +76,28 @@ def prefetch_address(_typing: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.uint64), codegen
+
+
+@intrinsic
+def element(_typing: Any, address: Any, index: Any, like: Any) -> Any:
+    """Address of element `index` of a list at a uint64 address, in the dtype of the array `like`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], context.get_data_type(signature.args[2].dtype).as_pointer())
+        return builder.ptrtoint(builder.gep(pointer, [args[1]]), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.int64, like), codegen
+
+
+@intrinsic
+def load(_typing: Any, address: Any, like: Any) -> Any:
+    """Element at a uint64 address, in the dtype of the array `like` (checks nothing)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = context.get_data_type(signature.return_type).as_pointer()
+        return builder.load(builder.inttoptr(args[0], pointer))
+
+    return like.dtype(types.uint64, like), codegen
 
 
 @intrinsic

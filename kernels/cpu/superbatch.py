@@ -1,4 +1,4 @@
-"""Super-batch bodies: the stamp table, unique nodes a batch, and the degree classifier (GARDEN §IV-D)."""
+"""Super-batch bodies: unique nodes of each batch, and the degree classifier (GARDEN §IV-D, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -6,37 +6,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from kernels.cpu.stamps import StampTable
 from kernels.mfg import IdArray
 
-_MAX_STAMP = 2**31 - 1
+I64Array = npt.NDArray[np.int64]
 
 
-class StampTable:
-    """Local id of each node in the set being numbered: 8 bytes a node, never cleared between sets.
-
-    The high half of an entry is the stamp of the set that wrote it, so raising the stamp empties the table.
-    """
-
-    def __init__(self, num_nodes: int) -> None:
-        self.entries = np.zeros(num_nodes, np.int64)
-        self._last = 0
-
-    def take(self, count: int) -> int:
-        """First of `count` stamps that no entry holds."""
-        if self._last + count > _MAX_STAMP:
-            self.entries.fill(0)
-            self._last = 0
-        first = self._last + 1
-        self._last += count
-        return first
-
-
-def unique_per_batch(
-    nodes: IdArray, batch_ptr: npt.NDArray[np.int64], *, stamps: StampTable
-) -> tuple[IdArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def unique_per_batch(nodes: IdArray, batch_ptr: I64Array, *, stamps: StampTable) -> tuple[IdArray, I64Array, I64Array]:
     """As `kernels.reference.unique_per_batch`, through a stamp table over all nodes."""
-    uniq, uniq_ptr = np.empty_like(nodes), np.zeros_like(batch_ptr)
-    inverse = np.empty(len(nodes), np.int64)
+    uniq, uniq_ptr, inverse = np.empty_like(nodes), np.zeros_like(batch_ptr), np.empty(len(nodes), np.int64)
     _unique(nodes, batch_ptr, stamps.entries, stamps.take(len(batch_ptr)), uniq, uniq_ptr, inverse)
     return uniq[: uniq_ptr[-1]], uniq_ptr, inverse
 
@@ -44,58 +22,52 @@ def unique_per_batch(
 @njit(nogil=True, cache=True)
 def _unique(
     nodes: IdArray,
-    batch_ptr: npt.NDArray[np.int64],
-    entries: npt.NDArray[np.int64],
+    batch_ptr: I64Array,
+    entries: I64Array,
     stamp: int,
     uniq: IdArray,
-    uniq_ptr: npt.NDArray[np.int64],
-    inverse: npt.NDArray[np.int64],
+    uniq_ptr: I64Array,
+    inverse: I64Array,
 ) -> None:
     end = np.int64(0)
     for batch in range(len(batch_ptr) - 1):
-        start = end
+        oldest = (stamp + batch) << 32
         for i in range(batch_ptr[batch], batch_ptr[batch + 1]):
-            entry = entries[nodes[i]]
-            if entry >> 32 != stamp + batch:
-                entry = (stamp + batch) << 32 | (end - start)
-                entries[nodes[i]] = entry
-                uniq[end] = nodes[i]
+            v = nodes[i]
+            if entries[v] < oldest:
+                entries[v] = oldest | (end - uniq_ptr[batch])
+                uniq[end] = v
                 end += 1
-            inverse[i] = entry & 0xFFFFFFFF
+            inverse[i] = entries[v] - oldest
         uniq_ptr[batch + 1] = end
 
 
+def full_limit(fanout: int, replace: bool) -> int:
+    """Greatest degree at which a node keeps its list as it is (a full node)."""
+    if fanout < 0:
+        return int(np.iinfo(np.int64).max)
+    return 0 if replace else fanout
+
+
 def classify_by_degree(
-    uniq: IdArray,
-    uniq_ptr: npt.NDArray[np.int64],
-    degree_U: npt.NDArray[np.int64],
-    fanout: int,
-    *,
-    replace: bool = False,
-) -> tuple[IdArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """As `kernels.reference.classify_by_degree`, in two sequential passes."""
+    uniq: IdArray, uniq_ptr: I64Array, degree_U: I64Array, fanout: int, *, replace: bool = False
+) -> tuple[IdArray, I64Array, I64Array]:
+    """As `kernels.reference.classify_by_degree`; a thread's running counts stand in for the scan."""
     classified, permutation = np.empty_like(uniq), np.empty(len(uniq), np.int64)
     bound = np.empty(len(uniq_ptr) - 1, np.int64)
     _classify(uniq, uniq_ptr, degree_U, full_limit(fanout, replace), classified, permutation, bound)
     return classified, permutation, bound
 
 
-def full_limit(fanout: int, replace: bool) -> int:
-    """Greatest degree at which a node keeps its list as it is."""
-    if fanout < 0:
-        return np.iinfo(np.int64).max
-    return 0 if replace else fanout
-
-
 @njit(nogil=True, cache=True)
 def _classify(
     uniq: IdArray,
-    uniq_ptr: npt.NDArray[np.int64],
-    degree_U: npt.NDArray[np.int64],
+    uniq_ptr: I64Array,
+    degree_U: I64Array,
     limit: int,
     classified: IdArray,
-    permutation: npt.NDArray[np.int64],
-    bound: npt.NDArray[np.int64],
+    permutation: I64Array,
+    bound: I64Array,
 ) -> None:
     for batch in range(len(uniq_ptr) - 1):
         full = np.int64(uniq_ptr[batch])
