@@ -6,12 +6,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from kernels.cpu.intrinsics import prefetch, slot_of
+from kernels.cpu.intrinsics import popcount, prefetch
 from kernels.mfg import IdArray
 
 DEVICE, HOST, STAGED = 0, 1, 2
 """Tiers in the order in which `gather_rows` is given their base addresses."""
 
+_ONE = np.uint64(1)
 _AHEAD = 16
 
 
@@ -22,17 +23,43 @@ def resolve_rows(
     ids: IdArray,
     tier_n: npt.NDArray[np.uint8],
     slot_n: npt.NDArray[np.int64],
-) -> None:
-    """Write where every id lives: its slot on the device if the rank map has one, else itself in host memory."""
+    missed: npt.NDArray[np.int32],
+) -> int:
+    """Write where every id lives: its slot on the device if the rank map has one, else itself in host memory.
+
+    Parameters
+    ----------
+    bits, rank
+        Arrays of a `RankMap`.
+    ids : (n,) int32 or int64
+    tier_n, slot_n : (n,)
+        Receive the tier and the slot.
+    missed : (n + 1,)
+        Receives the positions of the ids in host memory, ascending.
+
+    Returns
+    -------
+    int
+        Number of ids in host memory.
+    """
+    num_missed = 0
     for i in range(len(ids)):
-        slot = slot_of(bits, rank, ids[i])
-        tier_n[i] = HOST if slot < 0 else DEVICE
-        slot_n[i] = ids[i] if slot < 0 else slot
+        # No branch: hits and misses alternate without a pattern, and a wrong guess costs more than all of this.
+        v = np.int64(ids[i])
+        word, bit = bits[v >> 6], np.uint64(v & 63)
+        hit = np.int64((word >> bit) & _ONE)
+        slot = np.int64(rank[v >> 6]) + np.int64(popcount(word & ((_ONE << bit) - _ONE)))
+        tier_n[i] = 1 - hit
+        slot_n[i] = v + (slot - v) * hit
+        missed[num_missed] = i
+        num_missed += int(1 - hit)
+    return num_missed
 
 
 @njit(nogil=True, cache=True)
 def stage_repeats(
     ids: IdArray,
+    missed: npt.NDArray[np.int32],
     tier_n: npt.NDArray[np.uint8],
     slot_n: npt.NDArray[np.int64],
     first_N: npt.NDArray[np.int32],
@@ -42,14 +69,16 @@ def stage_repeats(
 
     Parameters
     ----------
-    ids : (n,) integer
+    ids : (n,) int32 or int64
         Requests of the whole group.
+    missed : (m,) int32
+        Positions of the requests to host memory, ascending.
     tier_n, slot_n : (n,)
         As `resolve_rows` wrote them.
     first_N : (N,) int32
-        Scratch over all nodes, never cleared: an entry says where its node was requested first, and it counts
-        only if the request there is for that node and was passed already (a sparse set, Briggs and Torczon 1993).
-    staged_ids : (>= n // 2,) int64
+        Scratch over all nodes, never cleared: an entry says where its node was missed first, and it counts
+        only if that position was passed already and asks for that node (a sparse set, Briggs and Torczon 1993).
+    staged_ids : (>= m // 2,) int64
         Receives the id of each staging slot, by first repetition.
 
     Returns
@@ -58,17 +87,16 @@ def stage_repeats(
         Number of staging slots.
     """
     num_staged = 0
-    last = len(ids) - 1
-    for i in range(len(ids)):
-        prefetch(first_N, ids[min(i + _AHEAD, last)])
-        if tier_n[i] == DEVICE:
-            continue
-        first = first_N[ids[i]]
-        if not (0 <= first < i and ids[first] == ids[i]):
-            first_N[ids[i]] = i
+    for j in range(len(missed)):
+        prefetch(first_N, ids[missed[min(j + _AHEAD, len(missed) - 1)]])
+        i = missed[j]
+        v = ids[i]
+        first = first_N[v]
+        if not (0 <= first < i and ids[first] == v):
+            first_N[v] = i
             continue
         if tier_n[first] == HOST:
-            staged_ids[num_staged] = ids[i]
+            staged_ids[num_staged] = v
             tier_n[first] = STAGED
             slot_n[first] = num_staged
             num_staged += 1

@@ -89,12 +89,7 @@ class FeatureTiers:
         ValueError
             If an id lies outside [0, N); the message names the first.
         """
-        self._check_range(ids)
-        if self._map is None:
-            return np.full(len(ids), HOST, np.uint8), ids.astype(np.int64)
-        tier_n, slot_n = np.empty(len(ids), np.uint8), np.empty(len(ids), np.int64)
-        contiguous: npt.NDArray[Any] = np.ascontiguousarray(ids)
-        resolve_rows(self._map.bits, self._map.rank, contiguous, tier_n, slot_n)
+        tier_n, slot_n, _ = self._resolve(ids)
         return tier_n, slot_n
 
     def gather(self, ids: IdArray) -> Rows:
@@ -136,16 +131,26 @@ class FeatureTiers:
         if not batches:
             return iter(())
         ids: npt.NDArray[Any] = np.concatenate(batches)
-        tier_n, slot_n = self.resolve(ids)
-        num_device = len(ids) - int(np.count_nonzero(tier_n))
-        staged_ids = np.empty(len(ids) // 2, np.int64)
+        tier_n, slot_n, missed = self._resolve(ids)
+        staged_ids = np.empty(len(missed) // 2, np.int64)
         with self._lock:  # the scratch table serves one group at a time
-            num_staged = stage_repeats(ids, tier_n, slot_n, self._first_N, staged_ids)
+            num_staged = stage_repeats(ids, missed, tier_n, slot_n, self._first_N, staged_ids)
             num_crossings = int(np.count_nonzero(tier_n == HOST)) + num_staged
-            self._count(num_device, len(ids) - num_device, num_crossings)
+            self._count(len(ids) - len(missed), len(missed), num_crossings)
         staged_SD = np.empty((num_staged, self._host_ND.shape[1]), self._host_ND.dtype)
         _copy_rows(self._host_ND, staged_ids[:num_staged], staged_SD)
         return self._rows_of_each(batches, tier_n, slot_n, staged_SD)
+
+    def _resolve(self, ids: IdArray) -> tuple[TierArray, SlotArray, npt.NDArray[np.int32]]:
+        """Tier, slot, and the positions of the rows in host memory."""
+        self._check_range(ids)
+        if self._map is None:
+            return np.full(len(ids), HOST, np.uint8), ids.astype(np.int64), np.arange(len(ids), dtype=np.int32)
+        tier_n, slot_n = np.empty(len(ids), np.uint8), np.empty(len(ids), np.int64)
+        missed = np.empty(len(ids) + 1, np.int32)
+        contiguous: npt.NDArray[Any] = np.ascontiguousarray(ids)
+        num_missed = resolve_rows(self._map.bits, self._map.rank, contiguous, tier_n, slot_n, missed)
+        return tier_n, slot_n, missed[:num_missed]
 
     def _rows_of_each(
         self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray, staged_SD: Rows

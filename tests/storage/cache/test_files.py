@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -20,7 +21,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "x.h5"
 
 
-def read(file: Path, *, kind: str = "thing", version: int = 3, names: tuple[str, ...] = tuple(ARRAYS)) -> tuple:
+def read(
+    file: Path, *, kind: str = "thing", version: int = 3, names: tuple[str, ...] = tuple(ARRAYS)
+) -> tuple[dict[str, Any], dict[str, Any]]:
     return read_arrays(file, kind=kind, version=version, arrays=names, scalars=("n", "share"))
 
 

@@ -23,7 +23,7 @@ MAP_100 = RankMap.nbytes_for(100)
 
 
 def plan_of(profile: AccessProfile, in_degree: npt.ArrayLike, budget: int, **others: Any) -> CachePlan:
-    sizes = {"row_bytes": 16, "id_bytes": 4, "counting": "input", "max_fanout": 10} | others
+    sizes: dict[str, Any] = {"row_bytes": 16, "id_bytes": 4, "counting": "input", "max_fanout": 10} | others
     return build_plan(profile, np.array(in_degree, np.int64), device_budget=budget, **sizes)
 
 
@@ -214,7 +214,7 @@ def test_curves_rise_from_nothing_and_pass_through_the_plan() -> None:
     ],
 )
 def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
-    arguments = {
+    arguments: dict[str, Any] = {
         "profile": profile_of([1, 2, 3], [1, 2, 3]),
         "in_degree_N": np.ones(3, np.int64),
         "row_bytes": 4,

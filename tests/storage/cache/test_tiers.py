@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -46,7 +47,7 @@ def tier_cases(draw: st.DrawFn) -> tuple[Features, IdArray, list[IdArray]]:
     return host_ND, np.array(plan, np.int64), [np.array(batch, id_type) for batch in batches]
 
 
-def reads_by_hand(host_ND: Features, plan_ids: IdArray, batches: list[IdArray]) -> TierReads:
+def reads_by_hand(host_ND: Features, plan_ids: IdArray, batches: Sequence[IdArray]) -> TierReads:
     row_bytes = host_ND[0].nbytes
     requests = [v for batch in batches for v in batch.tolist()]
     missed = [v for v in requests if v not in set(plan_ids.tolist())]
@@ -99,13 +100,15 @@ def test_staging_holds_each_repeated_miss_once(case: tuple[Features, IdArray, li
     ids = np.concatenate([np.empty(0, np.int64), *batches])
     device = RankMap.from_sorted_ids(plan_ids, len(host_ND))
     tier_n, slot_n = np.empty(len(ids), np.uint8), np.empty(len(ids), np.int64)
-    resolve_rows(device.bits, device.rank, ids, tier_n, slot_n)
+    missed_n = np.empty(len(ids) + 1, np.int32)
+    missed_n = missed_n[: resolve_rows(device.bits, device.rank, ids, tier_n, slot_n, missed_n)]
     hits = np.isin(ids, plan_ids)
     np.testing.assert_array_equal(tier_n, np.where(hits, DEVICE, HOST))
+    np.testing.assert_array_equal(missed_n, np.flatnonzero(~hits))
     # What a former group left in the scratch table must not matter.
     first_N = np.random.default_rng(seed).integers(-5, len(ids) + 5, len(host_ND)).astype(np.int32)
     staged_ids = np.full(len(ids) // 2, -1, np.int64)
-    num_staged = stage_repeats(ids, tier_n, slot_n, first_N, staged_ids)
+    num_staged = stage_repeats(ids, missed_n, tier_n, slot_n, first_N, staged_ids)
     missed, times = np.unique(ids[~hits], return_counts=True)
     assert sorted(staged_ids[:num_staged].tolist()) == missed[times > 1].tolist()
     repeated = np.isin(ids, missed[times > 1])
