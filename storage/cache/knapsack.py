@@ -50,7 +50,7 @@ def fill(size: Int64Array, budget_bytes: int) -> Int64Array:
     size : (n,) int64
         Bytes each item holds.
     budget_bytes
-        Bytes to fill, >= 0.
+        Bytes to fill; nothing fits in less than one.
 
     Returns
     -------

@@ -238,7 +238,7 @@ def _curve(rank_count_N: Int64Array, count_N: Int64Array) -> npt.NDArray[np.floa
     """Hit rate on `count_N` at each of `CURVE_FRACTION` when rows are taken by `rank_count_N`, never one of count 0."""
     ranked = np.argsort(-rank_count_N, kind="stable")[: np.count_nonzero(rank_count_N)]
     hits = np.concatenate([[0], np.cumsum(count_N[ranked])])
-    return _shares_at(hits, [int(fraction * len(count_N)) for fraction in CURVE_FRACTION], int(count_N.sum()))
+    return _shares_at(hits, [round(fraction * len(count_N)) for fraction in CURVE_FRACTION], int(count_N.sum()))
 
 
 def _shares_at(hits: Int64Array, num_rows: Sequence[int], total: int) -> npt.NDArray[np.float64]:

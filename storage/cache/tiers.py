@@ -29,7 +29,7 @@ class FeatureTiers:
     """Feature rows in two tiers: a device cache of the planned rows over the full host array.
 
     On a CPU the device tier is a host array of the planned size; code and counters are the same.
-    Threads may share one object.
+    Threads may share one object. Beside the tiers it keeps a scratch table of 4 bytes a node.
 
     Parameters
     ----------
