@@ -87,6 +87,15 @@ class TierReads:
         self.device_bytes += other.device_bytes
         self.host_bytes += other.host_bytes
 
+    def since(self, before: TierReads) -> TierReads:
+        """What was read after an earlier count of the same tiers."""
+        return TierReads(
+            self.device_rows - before.device_rows,
+            self.host_rows - before.host_rows,
+            self.device_bytes - before.device_bytes,
+            self.host_bytes - before.host_bytes,
+        )
+
     @property
     def hit_rate(self) -> float:
         """Share of requests served by the device cache (0 where nothing was requested)."""

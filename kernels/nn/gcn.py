@@ -27,6 +27,7 @@ class GcnLayer(Layer):
         super().__init__()
         self.in_dim, self.out_dim = in_dim, out_dim
         self.transform_first = in_dim > out_dim
+        self.projected_dim = min(in_dim, out_dim)
         self.weight = glorot(out_dim, in_dim, generator)
         self.bias = nn.Parameter(torch.zeros(out_dim))
 

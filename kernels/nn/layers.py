@@ -36,6 +36,8 @@ class Layer(nn.Module):
 
     in_dim: int
     out_dim: int
+    projected_dim: int
+    """Width of the rows that `project` returns."""
     transform_first: bool
     """Whether `project` changes rows: true where that makes the rows to be aggregated narrower."""
 

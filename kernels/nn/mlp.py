@@ -15,7 +15,7 @@ class DenseLayer(Layer):
 
     def __init__(self, in_dim: int, out_dim: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.in_dim, self.out_dim = in_dim, out_dim
+        self.in_dim, self.out_dim, self.projected_dim = in_dim, out_dim, in_dim
         self.transform_first = False
         self.weight = glorot(out_dim, in_dim, generator)
         self.bias = nn.Parameter(torch.zeros(out_dim))

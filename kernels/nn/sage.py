@@ -18,6 +18,7 @@ class SageLayer(Layer):
         super().__init__()
         self.in_dim, self.out_dim = in_dim, out_dim
         self.transform_first = in_dim > out_dim
+        self.projected_dim = 2 * out_dim if self.transform_first else in_dim
         self.weight_self = glorot(out_dim, in_dim, generator)
         self.weight_neighbor = glorot(out_dim, in_dim, generator)
         self.bias = nn.Parameter(torch.zeros(out_dim))

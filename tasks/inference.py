@@ -1,0 +1,173 @@
+"""Exact inference: layer by layer over all neighbors, only needed nodes, in chunks that fit a byte budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernels.cpu.aligned import aligned
+from kernels.cpu.mark import mark_neighbors
+from kernels.mfg import IdArray, Mfg, TierReads
+from kernels.nn.layers import Layer, NodeDegrees
+from kernels.nn.model import GnnModel, ModelSpec, edgeless_mfg
+from kernels.rank_map import RankMap
+from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler
+from kernels.topology import Topology
+from storage.cache.tiers import FeatureTiers
+
+DEFAULT_CHUNK_BYTES = 256 << 20
+_EDGE_BYTES = 12  # a local source position and, while sampling, a node id
+_FLOAT_BYTES = 4
+
+Rows = Callable[[IdArray], Tensor]
+"""Float32 rows of some nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Output of exact inference, and what it read."""
+
+    logits: Tensor
+    """(n, num_classes) float32, one row for each node asked for, in that order."""
+    feature_reads: TierReads
+    """Feature rows read."""
+    adjacency_reads: TierReads
+    """Adjacency lists read, one a destination and layer."""
+
+
+class ExactInference:
+    """Predicts fixed nodes from their complete neighborhoods; construct once, run after every epoch.
+
+    Memory: the needed nodes' rows on both sides of one layer, and chunks of destinations of at most `chunk_bytes`
+    each (one destination is the least, however many neighbors it has). The outcome is the same to rounding for any
+    chunk size.
+
+    Parameters
+    ----------
+    topology : Topology
+    nodes : (n,) integer array
+        Any order; duplicates are allowed.
+    spec : ModelSpec
+        Of the models to run.
+    degrees : NodeDegrees, optional
+        Whole-graph degrees of all nodes (GCN).
+    chunk_bytes : int
+        Most bytes of the rows and edges of one chunk.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        nodes: IdArray,
+        spec: ModelSpec,
+        *,
+        degrees: NodeDegrees | None = None,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    ) -> None:
+        if chunk_bytes < 1:
+            raise ValueError(f"chunk_bytes must be >= 1 (got {chunk_bytes})")
+        self._topology = topology
+        self._degrees = degrees
+        self._chunk_bytes = chunk_bytes
+        # All neighbors are taken, so nothing is drawn and the identity of the draws does not matter.
+        self._sampler = NeighborSampler(topology, [-1], seed=0, purpose=Purpose.VALIDATE) if spec.needs_graph else None
+        unique, self._inverse = np.unique(nodes, return_inverse=True)
+        self._needed = _needed_nodes(topology, unique.astype(np.int64), spec)
+        self._slots = [RankMap.from_sorted_ids(ids, topology.num_nodes) for ids in self._needed]
+
+    def run(self, model: GnnModel, features: FeatureTiers) -> Predictions:
+        """Predict with one model.
+
+        Parameters
+        ----------
+        model : GnnModel
+        features : FeatureTiers
+
+        Returns
+        -------
+        Predictions
+        """
+        before, adjacency_reads = features.reads, TierReads()
+        rows: Rows = partial(_feature_rows, features)
+        with torch.no_grad():
+            for index, layer in enumerate(model.ordered_layers()):
+                # Raw rows come with a copy in their storage dtype.
+                row_bytes = _FLOAT_BYTES * layer.in_dim * (1 if index else 2)
+                if layer.transform_first:
+                    rows = self._projected(layer, index, rows, row_bytes)
+                    row_bytes = _FLOAT_BYTES * layer.projected_dim
+                out = self._combined(layer, index, rows, row_bytes, adjacency_reads)
+                rows = self._rows_of(index + 1, model.activate(index, out))
+        logits = rows(self._needed[-1])[torch.from_numpy(self._inverse)]
+        return Predictions(logits, features.reads.since(before), adjacency_reads)
+
+    def _projected(self, layer: Layer, index: int, rows: Rows, row_bytes: int) -> Rows:
+        """Project the rows of all needed sources, each once."""
+        ids = self._needed[index]
+        projected = torch.empty(len(ids), layer.projected_dim)
+        step = max(1, self._chunk_bytes // row_bytes)
+        for begin in range(0, len(ids), step):
+            projected[begin : begin + step] = layer.project(rows(ids[begin : begin + step]))
+        return self._rows_of(index, projected)
+
+    def _combined(self, layer: Layer, index: int, rows: Rows, row_bytes: int, adjacency_reads: TierReads) -> Tensor:
+        """(needed destinations, out_dim) output of one layer."""
+        targets = self._needed[index + 1]
+        out = torch.empty(len(targets), layer.out_dim)
+        for begin, end in self._chunks(targets, len(self._needed[index]), row_bytes):
+            mfg, source_ids = self._full_hop(targets[begin:end], adjacency_reads)
+            degrees_S = self._degrees.take(source_ids) if self._degrees is not None else None
+            out[begin:end] = layer.combine(mfg, rows(source_ids), degrees_S)
+        return out
+
+    def _full_hop(self, targets: IdArray, adjacency_reads: TierReads) -> tuple[Mfg, IdArray]:
+        if self._sampler is None:
+            return edgeless_mfg(len(targets)), targets
+        sampled = self._sampler.sample([targets], epoch=0, first_batch=0)
+        adjacency_reads.add(sampled.adjacency_reads)
+        return sampled.samples[0].hops[0], sampled.samples[0].input_nodes
+
+    def _chunks(self, targets: IdArray, num_sources: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+        """Ranges of destinations whose rows and edges fit the budget, whichever sources they share."""
+        indptr = self._topology.indptr
+        degree_D = indptr[targets + 1] - indptr[targets] if self._sampler is not None else np.zeros_like(targets)
+        # A destination costs its own row, an edge at most one more.
+        bytes_D = row_bytes + degree_D * (row_bytes + _EDGE_BYTES)
+        total = np.concatenate([[0], np.cumsum(bytes_D)])
+        if num_sources * row_bytes + int(degree_D.sum()) * _EDGE_BYTES <= self._chunk_bytes:
+            yield 0, len(targets)
+            return
+        begin = 0
+        while begin < len(targets):
+            fits = int(np.searchsorted(total, total[begin] + self._chunk_bytes, side="right")) - 1
+            end = max(fits, begin + 1)
+            yield begin, end
+            begin = end
+
+    def _rows_of(self, level: int, rows_ND: Tensor) -> Rows:
+        """Access to the rows of `needed[level]` by node id."""
+        return lambda ids: rows_ND[torch.from_numpy(self._slots[level].slots(ids))]
+
+
+def _feature_rows(features: FeatureTiers, ids: IdArray) -> Tensor:
+    return torch.from_numpy(aligned(features.gather(ids))).to(torch.float32)
+
+
+def _needed_nodes(topology: Topology, nodes: npt.NDArray[np.int64], spec: ModelSpec) -> list[npt.NDArray[np.int64]]:
+    """Ascending ids whose rows each layer reads, from the input to the output (`num_layers` + 1 arrays)."""
+    needed = [nodes]
+    for _ in range(spec.num_layers):
+        if not spec.needs_graph:
+            needed.append(nodes)
+            continue
+        marked_N = np.zeros(topology.num_nodes, np.bool_)
+        mark_neighbors(topology.indptr, topology.indices, needed[-1], marked_N)
+        needed.append(np.flatnonzero(marked_N))
+    return needed[::-1]

@@ -1,0 +1,249 @@
+"""Mini-batches ahead of the model: sampling threads, one gathering thread, and a bounded queue to the consumer."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from kernels.cpu.aligned import aligned
+from kernels.mfg import IdArray, Sample, SuperBatch, TierReads
+from kernels.sampler import NeighborSampler
+from storage.cache.tiers import FeatureTiers
+from storage.errors import MachineError
+
+TimedSuperBatch = tuple[SuperBatch, float]
+"""A sampled super-batch and the seconds it took."""
+
+_POLL_S = 0.05
+_CLOSE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBatch:
+    """What the model takes for one step."""
+
+    sample: Sample
+    """Hops and node ids."""
+    rows: Tensor
+    """(num_inputs, F) features of the input nodes in the storage dtype, on a cache-line boundary."""
+
+
+@dataclass(slots=True)
+class LoadStats:
+    """Costs of one epoch of loading; complete once the stream has ended."""
+
+    sample_s: float = 0.0
+    """Seconds of sampling, added over the threads."""
+    gather_s: float = 0.0
+    """Seconds of gathering rows."""
+    wait_s: float = 0.0
+    """Seconds that the consumer waited for a mini-batch."""
+    adjacency_reads: TierReads = field(default_factory=TierReads)
+    """Adjacency lists read by sampling."""
+
+
+class MiniBatchLoader:
+    """Samples and gathers mini-batches in threads of its own, in order; use as a context manager.
+
+    At most `threads` + 1 super-batches are sampled ahead, one more is being gathered, and `prefetch` mini-batches
+    stand ready. Neither threads nor K change a mini-batch.
+
+    Parameters
+    ----------
+    sampler : NeighborSampler
+    features : FeatureTiers
+    superbatch : int
+        K: mini-batches sampled, classified and fetched as one.
+    threads : int
+        Sampling threads.
+    prefetch : int
+        Mini-batches that stand ready for the consumer.
+    stall_timeout_s : float
+        Give up, with a message, when nothing has arrived for so long.
+    """
+
+    def __init__(
+        self,
+        sampler: NeighborSampler,
+        features: FeatureTiers,
+        *,
+        superbatch: int = 4,
+        threads: int = 2,
+        prefetch: int = 2,
+        stall_timeout_s: float = 600.0,
+    ) -> None:
+        for name, value in (("superbatch", superbatch), ("threads", threads), ("prefetch", prefetch)):
+            if value < 1:
+                raise ValueError(f"{name} must be >= 1 (got {value})")
+        self.sampler = sampler
+        self.features = features
+        self.superbatch = superbatch
+        self.threads = threads
+        self.prefetch = prefetch
+        self.stall_timeout_s = stall_timeout_s
+        # One pool for all epochs: the sampler keeps a scratch table of 8 bytes a node for each thread.
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sample")
+
+    def epoch(self, batches: Sequence[IdArray], *, epoch: int) -> EpochStream:
+        """Start loading one epoch.
+
+        Parameters
+        ----------
+        batches : sequence of (n,) integer arrays
+            Seed nodes of each mini-batch, in order.
+        epoch : int
+            Part of the identity of every draw.
+
+        Returns
+        -------
+        EpochStream
+            Use it as a context manager: leaving it stops its threads.
+        """
+        return EpochStream(self, batches, epoch)
+
+    def sample_ahead(self, first_batch: int, batches: Sequence[IdArray], epoch: int) -> Future[TimedSuperBatch]:
+        """Sample one super-batch in the pool; the result brings its seconds along."""
+        return self._pool.submit(self._timed_sample, first_batch, batches, epoch)
+
+    def _timed_sample(self, first_batch: int, batches: Sequence[IdArray], epoch: int) -> TimedSuperBatch:
+        start = time.perf_counter()
+        sampled = self.sampler.sample(batches, epoch=epoch, first_batch=first_batch)
+        return sampled, time.perf_counter() - start
+
+    def close(self) -> None:
+        """Stop the sampling threads after what they are doing."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> MiniBatchLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class EpochStream:
+    """The mini-batches of one epoch, in order; errors of the threads are raised at the consumer."""
+
+    def __init__(self, loader: MiniBatchLoader, batches: Sequence[IdArray], epoch: int) -> None:
+        self.stats = LoadStats()
+        self._loader = loader
+        self._batches = batches
+        self._epoch = epoch
+        self._ready: queue.Queue[MiniBatch | BaseException | None] = queue.Queue(loader.prefetch)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._produce, name="gather", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        while True:
+            item = self._next()
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def close(self) -> None:
+        """Stop loading; safe to call twice, and from the consumer at any time."""
+        self._stopped.set()
+        self._thread.join(_CLOSE_S)
+
+    def __enter__(self) -> EpochStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next(self) -> MiniBatch | BaseException | None:
+        start = time.perf_counter()
+        try:
+            # Twice the producer's own limit: where sampling stalls, its message is the better one.
+            return self._ready.get(timeout=2 * self._loader.stall_timeout_s)
+        except queue.Empty:
+            raise MachineError(
+                f"no mini-batch of epoch {self._epoch} arrived for {2 * self._loader.stall_timeout_s:g} s: "
+                "gathering features is stalled; is the disk or the machine overloaded?"
+            ) from None
+        finally:
+            self.stats.wait_s += time.perf_counter() - start
+
+    def _produce(self) -> None:
+        """Gather what the pool samples; the body of the gathering thread."""
+        try:
+            for super_batch in self._sampled_in_order():
+                self._gather(super_batch)
+            self._put(None)
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            self._deliver(error)
+
+    def _gather(self, super_batch: SuperBatch) -> None:
+        start = time.perf_counter()
+        rows_of_each = self._loader.features.gather_group([sample.input_nodes for sample in super_batch.samples])
+        for sample in super_batch.samples:
+            batch = MiniBatch(sample, torch.from_numpy(aligned(next(rows_of_each))))
+            self.stats.gather_s += time.perf_counter() - start
+            self._put(batch)
+            start = time.perf_counter()
+
+    def _sampled_in_order(self) -> Iterator[SuperBatch]:
+        groups = range(0, len(self._batches), self._loader.superbatch)
+        pending: deque[Future[TimedSuperBatch]] = deque()
+        try:
+            for first in groups:
+                batches = self._batches[first : first + self._loader.superbatch]
+                pending.append(self._loader.sample_ahead(first, batches, self._epoch))
+                if len(pending) > self._loader.threads:
+                    yield self._finished(pending.popleft())
+            while pending:
+                yield self._finished(pending.popleft())
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _finished(self, future: Future[TimedSuperBatch]) -> SuperBatch:
+        limit_s = self._loader.stall_timeout_s
+        try:
+            super_batch, sample_s = future.result(timeout=limit_s)
+        except TimeoutError:
+            if future.done():  # sampling itself raised it
+                raise
+            raise MachineError(
+                f"sampling a super-batch of epoch {self._epoch} has taken over {limit_s:g} s: "
+                "is the machine overloaded or swapping?"
+            ) from None
+        self.stats.sample_s += sample_s
+        self.stats.adjacency_reads.add(super_batch.adjacency_reads)
+        return super_batch
+
+    def _put(self, item: MiniBatch | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._ready.put(item, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return
+        raise _StoppedError
+
+    def _deliver(self, error: BaseException) -> None:
+        with contextlib.suppress(_StoppedError):  # nobody may be listening any more
+            self._put(error)
+
+
+class _StoppedError(Exception):
+    """The consumer has left."""
