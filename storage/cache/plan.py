@@ -18,6 +18,9 @@ from storage.cache.profile import AccessProfile, Counting
 OFFSET_BYTES = 8
 """Bytes of one offset of a cached adjacency list (`Topology.cached_indptr`, int64)."""
 
+LINE_BYTES = 64
+"""Least bytes that one read of the tier below moves: a cache line of a CPU, two sectors of a GPU."""
+
 CURVE_FRACTION = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of all feature rows at which the curves give the hit rate."""
 
@@ -102,14 +105,16 @@ def build_plan(
     device_budget: int,
     counting: Counting,
     max_fanout: int,
+    line_bytes: int = LINE_BYTES,
 ) -> CachePlan:
     """Split one byte budget between feature rows and adjacency lists (GARDEN §IV-B, offline part).
 
     Both kinds compete by value density: the bytes that their hits keep from crossing over the
-    bytes they hold. A feature hit keeps `row_bytes`, an adjacency hit `min(degree, max_fanout)`
-    ids. Rank maps are paid first; a kind whose map does not pay is left out, so the plan is the
-    best of both kinds, either one and none. A node that the profile never saw is never cached, so
-    part of a large budget may stay spare. Under `full_link` counting features rank by Eq. 4,
+    bytes they hold. Bytes cross in whole lines: a feature hit keeps a row's lines, an adjacency
+    hit the line of the offsets and one line an id drawn, at most the lines of the list. Rank maps
+    are paid first; a kind whose map does not pay is left out, so the plan is the best of both
+    kinds, either one and none. A node that the profile never saw is never cached, so part of a
+    large budget may stay spare. Under `full_link` counting features rank by Eq. 4,
     scaled to the sum of the real accesses so that both kinds keep one unit.
 
     Parameters
@@ -126,6 +131,8 @@ def build_plan(
         Counting rule of the features.
     max_fanout
         Largest fanout of the sampler; -1 if a hop takes all neighbors, 0 without hops.
+    line_bytes
+        Least bytes that one read of the tier below moves.
 
     Returns
     -------
@@ -142,18 +149,17 @@ def build_plan(
     All comparisons are between exact integers. More budget never lowers the value of the plan on
     the counts that chose it. The oracle is given the bytes that the plan gives to each kind.
     """
-    _check_arguments(profile, in_degree_N, row_bytes, id_bytes, device_budget, max_fanout)
+    _check_arguments(profile, in_degree_N, (row_bytes, id_bytes, line_bytes), device_budget, max_fanout)
     feature_count_N = profile.feature_counts(counting)
     scale = _scale(int(profile.feature_count_N.sum()), int(feature_count_N.sum()))
+    rows_bytes_N = np.full(len(in_degree_N), row_bytes, np.int64)
     list_bytes_N = OFFSET_BYTES + in_degree_N.astype(np.int64) * id_bytes
-    features = _feature_items(feature_count_N * scale.numerator, row_bytes)
-    adjacency = _adjacency_items(
-        profile.adjacency_count_N * scale.denominator, in_degree_N, list_bytes_N, id_bytes, max_fanout
-    )
+    crossing_N = _list_crossing_bytes(in_degree_N.astype(np.int64), id_bytes, max_fanout, line_bytes)
+    features = _items(feature_count_N * scale.numerator * _lines(row_bytes, line_bytes), rows_bytes_N)
+    adjacency = _items(profile.adjacency_count_N * scale.denominator * crossing_N, list_bytes_N, OFFSET_BYTES)
     feature_ids, adjacency_ids = _choose(features, adjacency, device_budget)
     feature_bytes, lists_bytes = len(feature_ids) * row_bytes, int(list_bytes_N[adjacency_ids].sum())
     heldout_f_N, heldout_a_N = profile.heldout_feature_count_N, profile.heldout_adjacency_count_N
-    rows_bytes_N = np.full(len(in_degree_N), row_bytes, np.int64)
     num_kinds = (len(feature_ids) > 0) + (len(adjacency_ids) > 0)
     return CachePlan(
         feature_ids=feature_ids,
@@ -175,15 +181,14 @@ def build_plan(
 def _check_arguments(
     profile: AccessProfile,
     in_degree_N: npt.NDArray[np.integer],
-    row_bytes: int,
-    id_bytes: int,
+    sizes: tuple[int, int, int],
     device_budget: int,
     max_fanout: int,
 ) -> None:
     if len(in_degree_N) != len(profile.feature_count_N):
         raise ValueError(f"the profile counts {len(profile.feature_count_N)} nodes, the graph has {len(in_degree_N)}")
-    if row_bytes < 1 or id_bytes < 1:
-        raise ValueError(f"row_bytes and id_bytes must be >= 1 (got {row_bytes} and {id_bytes})")
+    if min(sizes) < 1:
+        raise ValueError("row_bytes, id_bytes and line_bytes must be >= 1 (got {}, {} and {})".format(*sizes))
     if device_budget < 0:
         raise ValueError(f"device_budget must be >= 0 (got {device_budget})")
     if max_fanout < -1:
@@ -195,20 +200,25 @@ def _scale(num_accesses: int, counted: int) -> Fraction:
     return Fraction(num_accesses, counted).limit_denominator(1000) if counted else Fraction(1)
 
 
-def _feature_items(count_N: Int64Array, row_bytes: int) -> _Items:
-    ids = np.flatnonzero(count_N)
-    size = np.full(len(ids), row_bytes, np.int64)
-    return _Items(ids, count_N[ids] * row_bytes, size, RankMap.nbytes_for(len(count_N)))
+def _lines(size: int, line_bytes: int) -> int:
+    """Bytes of the whole lines that `size` bytes fill."""
+    return -(-size // line_bytes) * line_bytes
 
 
-def _adjacency_items(
-    count_N: Int64Array, in_degree_N: npt.NDArray[np.integer], list_bytes_N: Int64Array, id_bytes: int, max_fanout: int
-) -> _Items:
-    # A list's value is bytes that sampling read (times a small scale), so it stays far below 2**63.
-    ids_read_N = in_degree_N if max_fanout < 0 else np.minimum(in_degree_N, max_fanout)
-    value_N = count_N * ids_read_N * id_bytes
+def _list_crossing_bytes(
+    in_degree_N: Int64Array, id_bytes: int, max_fanout: int, line_bytes: int
+) -> npt.NDArray[np.int64]:
+    """Bytes that one sampling of each list moves; nothing is read of an empty list."""
+    whole_N = -(-in_degree_N * id_bytes // line_bytes) * line_bytes
+    if max_fanout >= 0:
+        whole_N = np.minimum(whole_N, np.minimum(in_degree_N, max_fanout) * _lines(id_bytes, line_bytes))
+    return np.where(whole_N > 0, whole_N + _lines(OFFSET_BYTES, line_bytes), 0)
+
+
+def _items(value_N: Int64Array, size_N: Int64Array, fixed_bytes: int = 0) -> _Items:
+    """Candidates of one kind: whatever has a value. A value is bytes read, times a small scale: far below 2**63."""
     ids = np.flatnonzero(value_N)
-    return _Items(ids, value_N[ids], list_bytes_N[ids], RankMap.nbytes_for(len(count_N)) + OFFSET_BYTES)
+    return _Items(ids, value_N[ids], size_N[ids], fixed_bytes + RankMap.nbytes_for(len(value_N)))
 
 
 def _choose(features: _Items, adjacency: _Items, budget_bytes: int) -> tuple[Int64Array, Int64Array]:

@@ -1,7 +1,5 @@
 """Access profiles: how often epochs of the real sampler read each node's features and adjacency list."""
 
-# ruff: noqa: N815  (shape suffixes are the house style, in fields too)
-
 from __future__ import annotations
 
 from collections import deque

@@ -56,4 +56,5 @@ def plan_cases(draw: st.DrawFn, *, max_nodes: int = 40) -> dict[str, Any]:
         "device_budget": draw(st.integers(0, 100) | st.integers(0, 6000)),
         "counting": draw(st.sampled_from(["input", "full_link"])),
         "max_fanout": draw(st.integers(-1, 12)),
+        "line_bytes": draw(st.sampled_from([1, 32, 64])),
     }

@@ -64,12 +64,11 @@ def train_reads(plan: CachePlan, epochs: int) -> tuple[TierReads, TierReads]:
 
 
 @pytest.mark.parametrize("counting", ["input", "full_link"])
-@pytest.mark.parametrize(("share", "num_kinds"), [(0.05, 1), (0.3, 2), (0.45, 2)])
-def test_training_measures_what_was_predicted(
-    profile: AccessProfile, share: float, num_kinds: int, counting: Counting
-) -> None:
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.45])
+def test_training_measures_what_was_predicted(profile: AccessProfile, share: float, counting: Counting) -> None:
     plan = plan_for(profile, int(share * DATA_BYTES), counting)
-    assert (len(plan.feature_ids) > 0) + (len(plan.adjacency_ids) > 0) == num_kinds
+    assert len(plan.feature_ids) > 0
+    assert len(plan.adjacency_ids) > 0
     feature, adjacency = train_reads(plan, epochs=4)
     assert feature.hit_rate == pytest.approx(plan.predicted_feature_hit_rate, abs=0.01)
     assert adjacency.hit_rate == pytest.approx(plan.predicted_adjacency_hit_rate, abs=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,27 @@ def value_of(plan: CachePlan, case: dict[str, Any]) -> Fraction:
     return sum((values[item] for item in taken), Fraction(0))
 
 
+def in_lines(size: int, line: int) -> int:
+    return math.ceil(size / line) * line
+
+
+def crossing(case: dict[str, Any], degree: int) -> int:
+    """Bytes that sampling one list moves: its offsets' line, and a line an id unless the whole list is less."""
+    ids, line, fanout = case["id_bytes"], case["line_bytes"], case["max_fanout"]
+    drawn = degree if fanout < 0 else min(degree, fanout)
+    moved = min(in_lines(degree * ids, line), drawn * in_lines(ids, line))
+    return in_lines(8, line) + moved if moved else 0
+
+
 def plain_items(case: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """(value, size, kind, node) of everything worth caching, in the order of ties."""
     profile, degree = case["profile"], case["in_degree_N"].tolist()
     feature, adjacency = profile.feature_counts(case["counting"]).tolist(), profile.adjacency_count_N.tolist()
     accesses, counted = int(profile.feature_count_N.sum()), sum(feature)
     scale = Fraction(accesses, counted).limit_denominator(1000) if counted else Fraction(1)
-    row, ids = case["row_bytes"], case["id_bytes"]
-    read = [d if case["max_fanout"] < 0 else min(d, case["max_fanout"]) for d in degree]
-    features = [(f * scale * row, row, "feature", v) for v, f in enumerate(feature)]
-    lists = [(Fraction(a * read[v] * ids), 8 + degree[v] * ids, "list", v) for v, a in enumerate(adjacency)]
+    row, ids, line = case["row_bytes"], case["id_bytes"], case["line_bytes"]
+    features = [(f * scale * in_lines(row, line), row, "feature", v) for v, f in enumerate(feature)]
+    lists = [(Fraction(a * crossing(case, degree[v])), 8 + degree[v] * ids, "list", v) for v, a in enumerate(adjacency)]
     return [item for item in features if item[0]], [item for item in lists if item[0]]
 
 
@@ -144,8 +156,8 @@ def test_a_map_that_does_not_pay_is_left_out() -> None:
 
 
 def test_kinds_compete_by_bytes_kept_from_crossing_over_bytes_held() -> None:
-    # Densities: rows 5 and 2; lists 10 * 4 * 4 / 24 = 6.7 and 75 * 6 * 4 / 408 = 4.4.
-    profile = profile_of([5, 2], [10, 75])
+    # Densities: rows 5 and 2; lists 7 * (8 + 4 * 4) / 24 = 7 and 56 * (8 + 6 * 4) / 408 = 4.4.
+    profile = profile_of([5, 2], [7, 56])
     maps, row, lists = 2 * RankMap.nbytes_for(2) + 8, 16, (8 + 4 * 4, 8 + 100 * 4)
     expected = {
         maps + lists[0] + row: ([0], [0]),
@@ -153,8 +165,16 @@ def test_kinds_compete_by_bytes_kept_from_crossing_over_bytes_held() -> None:
         maps + lists[0] + 2 * row + lists[1]: ([0, 1], [0, 1]),
     }
     for budget, ids in expected.items():
-        plan = plan_of(profile, [4, 100], budget, max_fanout=6)
+        plan = plan_of(profile, [4, 100], budget, max_fanout=6, line_bytes=1)
         assert (plan.feature_ids.tolist(), plan.adjacency_ids.tolist()) == ids
+
+
+def test_scattered_ids_count_a_line_each() -> None:
+    # A list of 200 ids fills 13 lines; 5 scattered draws move 5 lines and the offsets' one, a row of 64 bytes one.
+    profile, room = profile_of([14], [2]), RankMap.nbytes_for(1) + 8 + (8 + 200 * 4)
+    assert plan_of(profile, [200], room, row_bytes=64, max_fanout=5).feature_ids.tolist() == [0]
+    many = plan_of(profile_of([14], [3]), [200], room, row_bytes=64, max_fanout=5)
+    assert many.adjacency_ids.tolist() == [0]
 
 
 def test_ties_go_to_the_lower_id() -> None:
