@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.aligned import empty_aligned
 from kernels.cpu.gather import gather_rows
 from kernels.cpu.resolve import DEVICE, HOST, STAGED, resolve_rows, stage_repeats
 from kernels.mfg import IdArray, TierReads
@@ -160,7 +161,8 @@ class FeatureTiers:
         end = 0
         for ids in batches:
             begin, end = end, end + len(ids)
-            out_nD = np.empty((len(ids), self._host_ND.shape[1]), self._host_ND.dtype)
+            # On a cache line: else the model's matrix products, and so its weights, would vary with the address.
+            out_nD = empty_aligned((len(ids), self._host_ND.shape[1]), self._host_ND.dtype)
             gather_rows(tiers, tier_n[begin:end], slot_n[begin:end], out_nD)
             if self._check:
                 self._compare(ids, out_nD, tier_n[begin:end])
