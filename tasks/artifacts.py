@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.atomic import building, lock_file, locked, remove_leftovers
-from storage.errors import InputError, StorageError
+from storage.errors import InputError, MachineError, StorageError
 from storage.manifest import Manifest, files_in
 from tasks.budgets import Budgets, Estimate
 
@@ -119,8 +119,8 @@ class ArtifactStore:
         MachineError
             If it is above what the machine has free, or the disk ran full all the same.
         """
-        start = time.perf_counter()
-        directory = self.directory(spec)
+        start, directory = time.perf_counter(), self.directory(spec)
+        directory.parent.mkdir(parents=True, exist_ok=True)
         for leftover in remove_leftovers(directory.parent):
             _logger.info("%s: removed what a run that died left behind (%s)", spec.stage, leftover.name)
         manifest = self.open(spec)
@@ -133,18 +133,37 @@ class ArtifactStore:
         with locked(lock_file(directory)):
             return self._build(spec, build, estimate, start)
 
+    def build_anew(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate]) -> StageOutcome:
+        """Build the artifact of `spec` whether or not there is one; the old one stays until the new one is whole.
+
+        Raises
+        ------
+        BudgetError, MachineError
+            As `open_or_build`; MachineError too if another process is building it now.
+        """
+        start, directory = time.perf_counter(), self.directory(spec)
+        remove_leftovers(directory.parent)
+        with locked(lock_file(directory), wait=False) as free:
+            if not free:
+                raise MachineError(
+                    f"another process is running the {spec.stage} stage of this very configuration: "
+                    "wait for it, or change the configuration (another seed, say)"
+                )
+            return self._publish(spec, build, estimate, start)
+
     def _build(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate], start: float) -> StageOutcome:
         """Build under the lock, unless whoever held it before has done so."""
         manifest = self.open(spec)
         if manifest is not None:
             return StageOutcome(manifest, True, time.perf_counter() - start)
+        return self._publish(spec, build, estimate, start)
+
+    def _publish(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate], start: float) -> StageOutcome:
         directory = self.directory(spec)
-        directory.parent.mkdir(parents=True, exist_ok=True)
         self._budgets.check(spec.stage, estimate(), directory.parent)
         with building(directory) as partial:
             counts = build(partial)
-            seconds = time.perf_counter() - start
-            _describe(spec, partial, counts, seconds).write()
+            _describe(spec, partial, counts, time.perf_counter() - start).write()
         manifest = Manifest.read(directory)
         assert manifest is not None, "published without a manifest"
         return StageOutcome(manifest, False, time.perf_counter() - start)

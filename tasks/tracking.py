@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,8 @@ from tasks.tracking_calls import PROCESS_TAG, CallSender, is_refusal, now_ms
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_logger = logging.getLogger(__name__)
+FLOW_RUN_TAG = "prefect.flow_run_id"
+"""Tag that tells which Prefect flow run a run belongs to."""
 _LOCAL_SCHEMES = ("sqlite:", "postgresql:", "mysql:", "mssql:")
 _FINISH_WAIT_S = 30.0
 _KILL_WAIT_S = 2.0  # a cancelled run has to end within seconds
@@ -107,14 +107,11 @@ class Tracking:
         InputError
             If the experiment was deleted there.
         """
-        uri = tracking_uri(state_dir)
-        probe(uri)
-        home = state_dir.absolute() / "mlflow"
-        # Two processes that create one database at once would trip over each other.
+        uri, home = tracking_uri(state_dir), state_dir.absolute() / "mlflow"
+        client = check_store(state_dir)
         with _needing(uri), locked(home / ".lock"):
-            client = open_client(uri)
             experiment_id = _experiment_id(client, experiment, home, uri)
-            close_dead_runs(client, experiment_id)
+            close_dead_runs(client, [experiment_id])
         return cls(client, uri, experiment_id, home / "unsent")
 
     @contextlib.contextmanager
@@ -167,9 +164,19 @@ def tracking_uri(state_dir: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_dir.absolute() / 'mlflow' / 'mlflow.db'}"
 
 
-def artifact_root(state_dir: Path) -> Path:
-    """Return the directory of the artifacts of all runs in the SQLite store below the state directory."""
-    return state_dir.absolute() / "mlflow" / "artifacts"
+def check_store(state_dir: Path) -> MlflowClient:
+    """Open the store that `connect` would, creating the local one where it is not there yet.
+
+    Raises
+    ------
+    MachineError
+        If it cannot be used.
+    """
+    uri = tracking_uri(state_dir)
+    probe(uri)
+    # Two processes that create one database at once would trip over each other.
+    with _needing(uri), locked(state_dir.absolute() / "mlflow" / ".lock"):
+        return open_client(uri)
 
 
 def open_client(uri: str) -> MlflowClient:
@@ -202,13 +209,19 @@ def probe(uri: str) -> None:
         ) from error
 
 
-def close_dead_runs(client: MlflowClient, experiment_id: str) -> int:
-    """End as KILLED the runs whose process on this machine is gone; returns how many there were."""
-    running = client.search_runs([experiment_id], "attributes.status = 'RUNNING'", max_results=1000)
-    dead = [run.info.run_id for run in running if is_dead(run.data.tags.get(PROCESS_TAG, ""))]
-    for run_id in dead:
-        client.set_terminated(run_id, "KILLED")
-    return len(dead)
+def close_dead_runs(client: MlflowClient, experiment_ids: Sequence[str]) -> list[str]:
+    """End as KILLED the runs whose process on this machine is gone; returns the Prefect runs they belonged to."""
+    running = client.search_runs(list(experiment_ids), "attributes.status = 'RUNNING'", max_results=1000)
+    dead = [run for run in running if is_dead(run.data.tags.get(PROCESS_TAG, ""))]
+    for run in dead:
+        client.set_terminated(run.info.run_id, "KILLED")
+    return [run.data.tags[FLOW_RUN_TAG] for run in dead if FLOW_RUN_TAG in run.data.tags]
+
+
+def close_all_dead_runs(uri: str) -> list[str]:
+    """Do so in every experiment of a store."""
+    client = open_client(uri)
+    return close_dead_runs(client, [experiment.experiment_id for experiment in client.search_experiments()])
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

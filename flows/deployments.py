@@ -1,0 +1,55 @@
+"""Serves the flows to the Prefect UI: one line a deployment. `garden up` runs this module."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from prefect import serve
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import Flow
+
+from flows.pipeline import pipeline
+from flows.prepare_graph import prepare_graph
+from flows.profile_and_cache import profile_and_cache
+from flows.train_model import train_model
+
+FLOWS: tuple[Flow[..., Any], ...] = (pipeline, prepare_graph, profile_and_cache, train_model)
+"""What can be started from the UI."""
+_NAME = "local"
+_RUNS_AT_ONCE = 2
+
+
+def kept_schedules(deployment: str) -> list[DeploymentScheduleCreate]:
+    """Return the schedules that people gave a deployment in the UI, which serving it again would wipe."""
+    with get_client(sync_client=True) as client:
+        try:
+            present = client.read_deployment_by_name(deployment)
+        except ObjectNotFound:
+            return []
+    return [
+        DeploymentScheduleCreate(
+            schedule=schedule.schedule,
+            active=schedule.active,
+            slug=schedule.slug,
+            parameters=schedule.parameters,
+            max_scheduled_runs=schedule.max_scheduled_runs,
+        )
+        for schedule in present.schedules
+    ]
+
+
+def main() -> None:
+    """Serve until stopped."""
+    deployments = [
+        flow.to_deployment(name=_NAME, concurrency_limit=1, schedules=kept_schedules(f"{flow.name}/{_NAME}"))
+        for flow in FLOWS
+    ]
+    # Called outside of an event loop, `to_deployment` returns the deployment itself.
+    serve(*cast("list[RunnerDeployment]", deployments), limit=_RUNS_AT_ONCE, pause_on_shutdown=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Flow `pipeline`: all five stages, from files to a registered model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+
+from conf.schema import PipelineConfig
+from flows.run import DEMO, open_run
+from flows.stages import Stage, run_stages
+
+
+@flow(name="pipeline")
+def pipeline(config: PipelineConfig = DEMO, until: Stage = "train", verify_inputs: bool = False) -> dict[str, Any]:
+    """Prepare the graph, profile accesses, plan the caches and train. Finished stages are reused.
+
+    Parameters
+    ----------
+    config
+        What to do.
+    until
+        Last stage to run.
+    verify_inputs
+        Hash the input files anew instead of trusting their size, time and inode.
+    """
+    with open_run(config, verify_inputs=verify_inputs) as run:
+        run_stages(run, until)
+    return run.summary

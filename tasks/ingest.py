@@ -1,0 +1,97 @@
+"""Stage 1, ingest: the files that users have become a graph store, checked and counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from conf.schema import DataConfig, PipelineConfig
+from storage.formats.base import GraphSource
+from storage.formats.demo import open_demo
+from storage.formats.edge_list import open_edge_list
+from storage.formats.musae import open_musae
+from storage.formats.parquet import open_parquet
+from storage.formats.planetoid import open_planetoid
+from storage.ingest import IngestOptions, ingest
+from storage.manifest import Manifest
+from tasks.artifacts import StageOutcome, StageSpec
+from tasks.memory import ingest_estimate
+from tasks.run_context import RunContext
+from tasks.specs import INGEST, ingest_spec, reorder_spec
+
+_logger = logging.getLogger(__name__)
+
+STORE_FILE = "graph.h5"
+"""Name of the store within an artifact."""
+
+
+@task(name=INGEST, cache_policy=NO_CACHE)
+def ingest_graph(run: RunContext) -> Manifest:
+    """Open or build the store in ingest order.
+
+    It is an intermediate: once the laid-out store exists its data may be gone, and nobody needs it.
+    """
+    spec = ingest_spec(run.config, run.input_digests)
+    collected = _finished_and_collected(run, spec)
+    if collected is not None:
+        return run.record(INGEST, lambda _: StageOutcome(collected, reused=True, seconds=0.0))
+
+    def build(directory: Path) -> Mapping[str, Any]:
+        options = ingest_options(run.config)
+        report = ingest(open_source(run.config.data), options, directory / STORE_FILE).as_dict()
+        found = (f"{value:,} {name.removeprefix('num_').replace('_', ' ')}" for name, value in report.items() if value)
+        _logger.info("%s: %s", INGEST, ", ".join(found))
+        return report
+
+    return run.open_or_build(
+        spec, build, lambda: ingest_estimate(open_source(run.config.data), ingest_options(run.config))
+    )
+
+
+def open_source(data: DataConfig) -> GraphSource:
+    """Describe the graph that a configuration names; its files are opened, not read through.
+
+    Raises
+    ------
+    InputError
+        If a file is missing or not of the format.
+    """
+    if data.format == "demo":
+        return open_demo(**data.demo.model_dump())
+    if data.format in ("planetoid", "musae"):
+        assert data.path is not None and data.name is not None, "checked by the schema"
+        return (open_planetoid if data.format == "planetoid" else open_musae)(data.path, data.name)
+    assert data.edges is not None, "checked by the schema"
+    shared = data.model_dump(include={"features", "labels", "num_nodes", "source_column", "target_column"})
+    if data.format == "parquet":
+        return open_parquet(data.edges, **shared)
+    return open_edge_list(data.edges, **shared, delimiter=data.delimiter)
+
+
+def ingest_options(config: PipelineConfig) -> IngestOptions:
+    """Translate the `data` section."""
+    data = config.data
+    return IngestOptions(
+        symmetrize=data.symmetrize,
+        deduplicate=data.deduplicate,
+        self_loops=data.self_loops,
+        nan_policy=data.nan_policy,
+        normalize_features=data.normalize_features,
+        split=data.split,
+        train_fraction=data.train_fraction,
+        valid_fraction=data.valid_fraction,
+        split_seed=data.split_seed,
+        block_bytes=int(config.layout.block_bytes),
+    )
+
+
+def _finished_and_collected(run: RunContext, spec: StageSpec) -> Manifest | None:
+    """Return the ingest manifest if the laid-out store that was made of it is there."""
+    if run.config.layout.keep_ingest or run.artifacts.open(reorder_spec(run.config, spec.digest)) is None:
+        return None
+    return run.artifacts.find(spec)

@@ -1,0 +1,100 @@
+"""What one run carries from stage to stage: configuration, artifacts, tracking, and what the stages came to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from conf.schema import PipelineConfig
+from storage.manifest import Manifest
+from tasks.artifacts import ArtifactStore, Build, StageOutcome, StageSpec
+from tasks.budgets import Budgets, Estimate, format_bytes
+from tasks.input_digests import InputDigests
+from tasks.specs import STAGES
+from tasks.tracking import TrackedRun, Tracking
+
+_logger = logging.getLogger(__name__)
+
+
+class RunContext:
+    """One run of a flow. Stages take their inputs' manifests from here and leave theirs."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        tracking: Tracking,
+        parent: TrackedRun,
+        *,
+        verify_inputs: bool = False,
+        may_build: Collection[str] = STAGES,
+    ) -> None:
+        """Open the state directory of a run.
+
+        Parameters
+        ----------
+        config
+            What was asked.
+        tracking, parent
+            The MLflow store and the run of the whole flow.
+        verify_inputs
+            Hash raw input files anew instead of trusting size, time and inode.
+        may_build
+            Stages that this flow builds; others must be finished.
+        """
+        self.config, self.tracking, self.parent = config, tracking, parent
+        budgets = Budgets(config.host_budget, config.disk_budget)
+        self.artifacts = ArtifactStore(config.state_dir, budgets)
+        self.input_digests = InputDigests(config.state_dir, verify=verify_inputs)
+        self.directory = config.state_dir / "runs" / parent.key
+        self.outcomes: dict[str, StageOutcome] = {}
+        self.facts: dict[str, Any] = {}
+        self.summary: dict[str, Any] = {}
+        self._may_build = frozenset(may_build)
+
+    def manifest(self, stage: str) -> Manifest:
+        """Return the artifact of an earlier stage of this run."""
+        return self.outcomes[stage].manifest
+
+    def open_or_build(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate]) -> Manifest:
+        """Open or build a stage's artifact in an MLflow run of its own.
+
+        Raises
+        ------
+        InputError
+            If the stage is not for this flow to build and not finished.
+        BudgetError, MachineError
+            If it would need too much.
+        """
+
+        def work(_: TrackedRun) -> StageOutcome:
+            if spec.stage in self._may_build:
+                return self.artifacts.open_or_build(spec, build, estimate)
+            return self.artifacts.require(spec)
+
+        return self.record(spec.stage, work)
+
+    def record(self, stage: str, work: Callable[[TrackedRun], StageOutcome]) -> Manifest:
+        """Run a stage in an MLflow run of its own; keep, log and track what it came to."""
+        with self.tracking.child_run(self.parent, stage, {"stage": stage}) as child:
+            outcome = work(child)
+            self.outcomes[stage] = outcome
+            manifest = outcome.manifest
+            child.set_tags({"reused": str(outcome.reused).lower(), "digest": manifest.digest})
+            child.log_params(dict(manifest.config))
+            child.log_metrics({f"{stage}/{name}": value for name, value in _numbers(manifest.counts).items()})
+            child.log_text((manifest.directory / "manifest.json").read_text(encoding="utf-8"), "manifest.json")
+        seconds, nbytes = outcome.seconds, manifest.nbytes
+        self.parent.log_metrics({f"stage/{stage}_s": seconds, f"stage/{stage}_bytes": nbytes})
+        verb = f"reused {manifest.digest}" if outcome.reused else f"built in {seconds:.1f} s"
+        _logger.info("%s: %s, %s", stage, verb, format_bytes(nbytes))
+        return manifest
+
+    def picture(self, path: Path) -> None:
+        """Show a picture with the run of the whole flow."""
+        self.parent.log_artifact(path, "pictures")
+
+
+def _numbers(counts: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in counts.items() if isinstance(value, int | float)}

@@ -1,0 +1,94 @@
+"""What decides each stage's output; settings that change only speed or memory are left out and cause no rebuild."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from conf.schema import DataConfig, PipelineConfig
+from storage.graph_store import FORMAT_VERSION as STORE_FORMAT_VERSION
+from tasks.artifacts import StageSpec
+from tasks.input_digests import InputDigests
+
+INGEST, REORDER, PROFILE, CACHE, TRAIN = STAGES = ("ingest", "reorder", "profile", "cache", "train")
+"""Names of the stages, in order."""
+
+# Raise a stage's number when the same input and configuration would give another result.
+_ALGORITHM_VERSION = {INGEST: 1, REORDER: 1, PROFILE: 1, CACHE: 1, TRAIN: 1}
+_FORMAT_VERSION = {INGEST: STORE_FORMAT_VERSION, REORDER: STORE_FORMAT_VERSION, PROFILE: 1, CACHE: 1, TRAIN: 1}
+
+_FILE_FIELDS = {"path", "edges", "features", "labels"}
+_NO_EFFECT_ON_SAMPLES = {"superbatch", "threads"}
+
+
+def ingest_spec(config: PipelineConfig, digests: InputDigests) -> StageSpec:
+    """Decide ingest by the content of the input files and the `data` section, file names and other formats left out.
+
+    Raises
+    ------
+    InputError
+        If an input file is missing.
+    """
+    files = input_files(config.data)
+    unused = {"demo"} if config.data.format != "demo" else set()
+    content = {name: digests.digest(path) for name, path in files.items()}
+    return _spec(INGEST, content, _plain(config.data, _FILE_FIELDS | unused))
+
+
+def reorder_spec(config: PipelineConfig, ingest: str) -> StageSpec:
+    """Decide the laid-out store by the ingested one; the hotness order also by what is sampled to find it."""
+    section = _plain(config.layout, {"keep_ingest"})
+    if config.layout.order == "hotness":
+        section |= {"hotness": _sampled(config) | {"counting": config.profile.counting}}
+    return _spec(REORDER, {INGEST: ingest}, section)
+
+
+def profile_spec(config: PipelineConfig, reorder: str) -> StageSpec:
+    """Decide the access profile by the laid-out store and what is sampled; both counting rules are kept."""
+    return _spec(PROFILE, {REORDER: reorder}, _sampled(config))
+
+
+def cache_spec(config: PipelineConfig, profile: str) -> StageSpec:
+    """Decide the cache plan by the profile, the budget and the counting rule."""
+    section = _plain(config.cache) | {"counting": config.profile.counting}
+    return _spec(CACHE, {PROFILE: profile}, section)
+
+
+def train_spec(config: PipelineConfig, cache: str) -> StageSpec:
+    """Decide training by the plan (and so the store) and everything else that its figures depend on."""
+    sampling = _plain(config.sampling, {"threads"})
+    sections = {"sampling": sampling, "model": _plain(config.model), "training": _plain(config.training)}
+    return _spec(TRAIN, {CACHE: cache}, {"seed": config.seed, **sections})
+
+
+def input_files(data: DataConfig) -> dict[str, Path]:
+    """Return the raw files that a configuration reads, by role and file name; none for a generated graph."""
+    if data.format == "planetoid":
+        parts = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+        return _in_folder(data, [f"ind.{data.name}.{part}" for part in parts])
+    if data.format == "musae":
+        return _in_folder(data, [f"{data.name}{rest}" for rest in ("_edges.csv", ".json", "_target.csv")])
+    named = {"edges": data.edges, "features": data.features, "labels": data.labels}
+    return {f"{role}:{path.name}": path for role, path in named.items() if path is not None}
+
+
+def _in_folder(data: DataConfig, names: list[str]) -> dict[str, Path]:
+    assert data.path is not None, "checked by the schema"
+    return {name: data.path / name for name in names}
+
+
+def _sampled(config: PipelineConfig) -> dict[str, Any]:
+    """Everything that the sampled streams of the profile depend on."""
+    epochs = _plain(config.profile, {"counting"})
+    return {"seed": config.seed, "sampling": _plain(config.sampling, _NO_EFFECT_ON_SAMPLES), **epochs}
+
+
+def _plain(section: BaseModel, exclude: Collection[str] = ()) -> dict[str, Any]:
+    return section.model_dump(mode="json", exclude=set(exclude))
+
+
+def _spec(stage: str, inputs: Mapping[str, str], config: Mapping[str, Any]) -> StageSpec:
+    return StageSpec(stage, inputs, config, _ALGORITHM_VERSION[stage], _FORMAT_VERSION[stage])

@@ -1,0 +1,191 @@
+"""Stage 5, train: the store and the plan become a model with its scores; each finished epoch survives a crash."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from conf.schema import PipelineConfig
+from kernels.nn.layers import NodeDegrees
+from storage.cache.plan import CachePlan
+from storage.cache.tiers import FeatureTiers, cached_topology
+from storage.errors import InputError
+from storage.graph_store import FEATURES, LABELS, GraphStore
+from storage.manifest import Manifest
+from tasks.artifacts import StageOutcome, StageSpec
+from tasks.budgets import Estimate
+from tasks.build_cache import PLAN_FILE
+from tasks.checkpoint import save_model
+from tasks.ingest import STORE_FILE
+from tasks.memory import batch_nodes, sampling_bytes, topology_bytes
+from tasks.plots import plot_training
+from tasks.progress import Advance, progress
+from tasks.run_context import RunContext
+from tasks.specs import CACHE, REORDER, TRAIN, train_spec
+from tasks.tracking import TrackedRun
+from tasks.trainer import train
+from tasks.training_types import EpochReport, Splits, TrainOptions, TrainResult
+
+_logger = logging.getLogger(__name__)
+_PICTURE = "training.png"
+_MODEL = "model"
+
+
+@task(name=TRAIN, cache_policy=NO_CACHE)
+def train_model(run: RunContext) -> Manifest:
+    """Train anew, or go on from the checkpoint of a run of this configuration that died; register the model."""
+    spec = train_spec(run.config, run.manifest(CACHE).digest)
+    manifest = run.record(TRAIN, lambda child: _train(run, spec, child))
+    run.picture(manifest.path(_PICTURE))
+    return manifest
+
+
+def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
+    path = run.manifest(REORDER).path(STORE_FILE)
+    checkpoint = run.config.state_dir / "checkpoints" / spec.digest / "checkpoint.pt"
+
+    def build(directory: Path) -> Mapping[str, Any]:
+        result = _run_trainer(run, path, checkpoint)
+        _log_result(run, result)
+        _save(result, directory)
+        return _counts(result)
+
+    outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run, path))
+    shutil.rmtree(checkpoint.parent)
+    accuracy = run.facts["valid_accuracy"]
+    tags = {"store_digest": run.manifest(REORDER).digest, "train_digest": spec.digest}
+    child.register_model(
+        run.config.name, outcome.manifest.directory / _MODEL, float("nan") if accuracy is None else accuracy, tags
+    )
+    return outcome
+
+
+def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
+    """Load the store and the plan into the tiers, and train."""
+    plan = CachePlan.load(run.manifest(CACHE).path(PLAN_FILE))
+    with GraphStore.open(path) as store, progress(TRAIN, "epochs") as advance:
+        if not store.has(FEATURES) or not store.has(LABELS):
+            missing = "features" if store.has(LABELS) else "labels"
+            raise InputError(
+                f"the graph has no {missing}: give data.{missing}, or stop before training (--until cache)"
+            )
+        indptr = store.read_indptr()
+        return train(
+            cached_topology(indptr, store.read_indices(), plan.adjacency_ids),
+            FeatureTiers(store.read_features(), plan.feature_ids),
+            store.read_labels(),
+            Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test")),
+            NodeDegrees(np.diff(indptr), store.read_out_degree()),
+            train_options(run.config, checkpoint),
+            num_classes=store.info.num_classes,
+            data_digest=run.manifest(CACHE).digest,
+            on_epoch=lambda report: _log_epoch(run, report, advance),
+        )
+
+
+def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptions:
+    """Translate the `sampling`, `model` and `training` sections."""
+    sampling, model, training = config.sampling, config.model, config.training
+    return TrainOptions(
+        kind=model.kind,
+        fanouts=sampling.fanouts,
+        hidden=model.hidden,
+        dropout=model.dropout,
+        input_dropout=model.input_dropout,
+        epochs=training.epochs,
+        learning_rate=training.learning_rate,
+        weight_decay=training.weight_decay,
+        patience=training.patience,
+        validation=training.validation,
+        batch_size=sampling.batch_size,
+        replace=sampling.replace,
+        superbatch=sampling.superbatch,
+        threads=sampling.threads,
+        seed=config.seed,
+        checkpoint_path=checkpoint,
+    )
+
+
+def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = None) -> None:
+    """Send one epoch's figures in one batch."""
+    features, adjacency = report.feature_reads, report.adjacency_reads
+    figures: dict[str, float | None] = {
+        "train/loss": report.loss,
+        "valid/accuracy": report.valid_accuracy,
+        "valid/loss": report.valid_loss,
+        "cache/feature_hit_rate": features.hit_rate,
+        "cache/adjacency_hit_rate": adjacency.hit_rate,
+        "io/device_feature_bytes": features.device_bytes,
+        "io/host_feature_bytes": features.host_bytes,
+        "io/device_adjacency_bytes": adjacency.device_bytes,
+        "io/host_adjacency_bytes": adjacency.host_bytes,
+        "system/rss_bytes": psutil.Process().memory_info().rss,
+    }
+    figures |= {f"time/{part}_s": seconds for part, seconds in report.seconds.items()}
+    run.parent.log_metrics({name: value for name, value in figures.items() if value is not None}, report.epoch)
+    if advance is not None:
+        advance(report.epoch + 1, run.config.training.epochs)
+
+
+def _log_result(run: RunContext, result: TrainResult) -> None:
+    """Keep what the summary shows; send the epochs that the run which died had, so that the curves are whole."""
+    for report in result.history[: result.resumed_epochs]:
+        _log_epoch(run, report)
+    scores = {"test_accuracy": result.test_accuracy, "valid_accuracy": result.valid_accuracy}
+    run.parent.log_metrics({name.replace("_", "/best_"): v for name, v in scores.items() if v is not None})
+    features, adjacency = result.feature_reads, result.adjacency_reads
+    run.facts |= scores | {
+        "epochs": len(result.history),
+        "resumed_epochs": result.resumed_epochs,
+        "measured": {"feature": features.hit_rate, "adjacency": adjacency.hit_rate},
+        "tier_bytes": {
+            "device_feature": features.device_bytes,
+            "host_feature": features.host_bytes,
+            "device_adjacency": adjacency.device_bytes,
+            "host_adjacency": adjacency.host_bytes,
+        },
+        "time_parts": {part: result.seconds[part] for part in ("train", "wait", "validate", "evaluate")},
+    }
+
+
+def _save(result: TrainResult, directory: Path) -> None:
+    save_model(directory / _MODEL, result.spec, result.state_dict)
+    history = [report.to_dict() for report in result.history]
+    (directory / "history.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
+    accuracies = [np.nan if report.valid_accuracy is None else report.valid_accuracy for report in result.history]
+    test_accuracy = np.nan if result.test_accuracy is None else result.test_accuracy
+    plot_training([report.loss for report in result.history], accuracies, test_accuracy, directory / _PICTURE)
+
+
+def _counts(result: TrainResult) -> dict[str, Any]:
+    return {
+        "epochs": len(result.history),
+        "best_epoch": result.best_epoch,
+        "valid_accuracy": result.valid_accuracy,
+        "test_accuracy": result.test_accuracy,
+        "parameters": sum(tensor.numel() for tensor in result.state_dict.values()),
+    }
+
+
+def _estimate(run: RunContext, path: Path) -> Estimate:
+    """Add up the store, the device tier, sampling ahead, the rows in flight and the layers' outputs."""
+    config, device_budget = run.config, int(run.config.cache.device_budget)
+    with GraphStore.open(path) as store:
+        info = store.info
+        nodes, widest = batch_nodes(info, config.sampling), max(info.feature_dim, config.model.hidden)
+        in_memory = topology_bytes(store) + store.nbytes(FEATURES) + 5 * 8 * info.num_nodes + device_budget
+        rows_in_flight = (config.sampling.superbatch + 3) * nodes * info.feature_row_bytes
+        steps = 4 * 4 * nodes * widest
+        exact = 2 * 4 * info.num_nodes * widest
+        memory = in_memory + sampling_bytes(info, config.sampling) + rows_in_flight + max(steps, exact)
+        weights = 4 * (widest + info.num_classes) * config.model.hidden * (len(config.sampling.fanouts) + 2) * 2
+        return Estimate(memory_bytes=memory, disk_bytes=5 * weights + (1 << 20))
