@@ -22,7 +22,7 @@ class FeatureFacts:
     """What one pass over the features found."""
 
     non_finite: int
-    """Values that are NaN or infinite."""
+    """Values that are NaN, infinite or beyond float32."""
     is_binary: bool
     """Whether every value is 0 or 1 (values that are not finite aside)."""
     zero_rows: int
@@ -46,13 +46,14 @@ def inspect_features(table: FeatureTable, num_nodes: int, nan_policy: NanPolicy)
         raise InputError(f"{table.where} holds {table.dtype}, which is no number: give numeric features")
     non_finite = zero_rows = row = 0
     is_binary = True
-    for chunk in table.chunks():
+    for raw in table.chunks():
+        chunk = _narrowed(raw)
         finite = np.isfinite(chunk) if chunk.dtype.kind == "f" else np.ones(chunk.shape, np.bool_)
         bad = int(finite.size - np.count_nonzero(finite))
         if bad and nan_policy == "refuse":
             place, column = np.argwhere(~finite)[0]
             raise InputError(
-                f"{table.where}: row {row + place}, column {column} is {chunk[place, column]}: correct it, or set "
+                f"{table.where}: row {row + place}, column {column} is {raw[place, column]}: correct it, or set "
                 "nan_policy=zero to store 0 in place of values that are not finite"
             )
         non_finite += bad
@@ -74,11 +75,20 @@ def stored_features(table: FeatureTable, facts: FeatureFacts, normalize: Normali
         dtype = np.dtype(np.uint8)
 
     def chunks() -> Iterator[npt.NDArray[Any]]:
-        for chunk in table.chunks():
+        for raw in table.chunks():
+            chunk = _narrowed(raw)
             clean = np.nan_to_num(chunk, nan=0, posinf=0, neginf=0) if facts.non_finite else chunk
             yield (_normalized(clean) if normalize == "row" else clean).astype(dtype, copy=False)
 
     return ArrayStream((table.num_rows, table.dim), dtype, chunks())
+
+
+def _narrowed(chunk: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Doubles as float32, where what is too large becomes infinite."""
+    if chunk.dtype.kind != "f" or chunk.dtype.itemsize <= 4:
+        return chunk
+    with np.errstate(over="ignore"):
+        return chunk.astype(np.float32)
 
 
 def _normalized(chunk: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +14,9 @@ from kernels.rng import Purpose, stream_key, uniform_u64
 from storage.csc import Csc, build_csc, count_occurrences
 from storage.errors import InputError
 from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_features, stored_features
-from storage.formats.base import EdgeChunk, GraphSource, IdArray
+from storage.formats.base import GraphSource, IdArray
 from storage.graph_store import DEFAULT_BLOCK_BYTES, SPLITS, write_store
-from storage.node_ids import NodeIds, discover_ids
+from storage.node_ids import number_integers
 
 SplitRule = Literal["provided", "full", "random"]
 
@@ -112,18 +112,19 @@ def ingest(source: GraphSource, options: IngestOptions, path: Path) -> IngestRep
     MachineError
         The disk is full.
     """
-    ids = None if source.num_nodes is not None else discover_ids(source.edge_chunks())
-    num_nodes = ids.num_nodes if ids is not None else source.num_nodes or 0
-    if num_nodes == 0:
-        raise InputError(f"{source.where} is empty: a graph needs at least one node")
+    source, num_nodes = _number(source)
     facts = _check_features(source, num_nodes, options)
     labels_N = _check_labels(source, num_nodes)
     splits = _make_splits(source, labels_N, num_nodes, options)
-    csc = _build(source, ids, num_nodes, options)
+    csc = build_csc(
+        source.edge_chunks,
+        num_nodes,
+        symmetrize=options.symmetrize,
+        deduplicate=options.deduplicate,
+        remove_self_loops=options.self_loops == "remove",
+        locate=source.edges.locate,
+    )
     out_degree = count_occurrences(csc.indices, num_nodes)
-    original_ids = source.original_ids
-    if ids is not None and not ids.is_identity:
-        original_ids = ids.ids_N
     write_store(
         path,
         indptr=csc.indptr,
@@ -133,27 +134,20 @@ def ingest(source: GraphSource, options: IngestOptions, path: Path) -> IngestRep
         label_names=source.labels.names if source.labels else None,
         splits=splits,
         out_degree=out_degree,
-        original_ids=original_ids,
+        original_ids=source.original_ids,
         block_bytes=options.block_bytes,
     )
-    return _report(source, csc, out_degree, facts, labels_N, splits, original_ids)
+    return _report(source, csc, out_degree, facts, labels_N, splits)
 
 
-def _build(source: GraphSource, ids: NodeIds | None, num_nodes: int, options: IngestOptions) -> Csc:
-    """Build the adjacency, over mapped ids where they had to be discovered."""
-
-    def mapped() -> Iterable[EdgeChunk]:
-        return source.edge_chunks() if ids is None else ids.map_chunks(source.edge_chunks())
-
-    read: Callable[[], Iterable[EdgeChunk]] = mapped
-    return build_csc(
-        read,
-        num_nodes,
-        symmetrize=options.symmetrize,
-        deduplicate=options.deduplicate,
-        remove_self_loops=options.self_loops == "remove",
-        locate=source.edges.locate,
-    )
+def _number(source: GraphSource) -> tuple[GraphSource, int]:
+    """The source with its nodes numbered, and how many they are."""
+    if source.num_nodes is None:
+        numbered = source.number_nodes() if source.number_nodes else number_integers(source.edges)
+        source = replace(source, edges=numbered.edges, num_nodes=numbered.num_nodes, original_ids=numbered.original_ids)
+    if not source.num_nodes:
+        raise InputError(f"{source.where} is empty: a graph needs at least one node")
+    return source, source.num_nodes
 
 
 def _check_features(source: GraphSource, num_nodes: int, options: IngestOptions) -> FeatureFacts:
@@ -217,14 +211,9 @@ def _report(
     facts: FeatureFacts,
     labels_N: npt.NDArray[np.int64] | None,
     splits: Mapping[str, IdArray],
-    original_ids: npt.NDArray[np.int64] | None,
 ) -> IngestReport:
-    num_nodes = len(out_degree)
-    remapped = 0
-    if original_ids is not None:
-        is_int = original_ids.dtype.kind in "iu"
-        remapped = int(np.count_nonzero(original_ids != np.arange(num_nodes))) if is_int else num_nodes
-    counts = csc.counts
+    num_nodes, counts, ids = len(out_degree), csc.counts, source.original_ids
+    is_moved = ids is not None and (ids != np.arange(num_nodes) if ids.dtype.kind in "iu" else np.ones(num_nodes))
     return IngestReport(
         num_nodes=num_nodes,
         num_edges=len(csc.indices),
@@ -234,7 +223,7 @@ def _report(
         reverse_edges_added=counts.reverse_added,
         duplicates_found=counts.duplicates_found,
         duplicates_removed=counts.duplicates_removed,
-        ids_remapped=remapped,
+        ids_remapped=int(np.count_nonzero(is_moved)),
         isolated_nodes=int(np.count_nonzero((np.diff(csc.indptr) == 0) & (out_degree == 0))),
         features_non_finite=facts.non_finite,
         feature_zero_rows=facts.zero_rows,

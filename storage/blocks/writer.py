@@ -21,6 +21,7 @@ from storage.errors import MachineError
 CRC_GROUP = "blocks/crc32"
 """HDF5 group that holds each dataset's checksums, under the dataset's own name."""
 _WRITE_BYTES = 8 << 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class BlockWriter:
             raise _disk_error(close_error, self._path) from close_error
         finally:
             self._partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
             raise _disk_error(error, self._path) from error
 
     @property
@@ -166,6 +167,6 @@ def _sync(path: Path) -> None:
 
 def _disk_error(error: OSError, path: Path) -> Exception:
     """Turn a full disk into an error that says so."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return MachineError(f"no space left on the disk of {path}: free some, or point state_dir elsewhere")
+    if error.errno in _NO_SPACE:
+        return MachineError(f"no space left for {path}: free some, or point state_dir elsewhere")
     return error

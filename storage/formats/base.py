@@ -52,6 +52,18 @@ class EdgeArrays:
 
 
 @dataclass(frozen=True)
+class NumberedEdges:
+    """Edges whose ids have become 0..num_nodes-1."""
+
+    edges: EdgeReader
+    """The edges, in the same order."""
+    num_nodes: int
+    """Number of nodes."""
+    original_ids: npt.NDArray[Any] | None
+    """(num_nodes,) ids that the files use (integers or UTF-8), None where they are 0..num_nodes-1."""
+
+
+@dataclass(frozen=True)
 class FeatureTable:
     """Node features as re-iterable chunks of rows in node order."""
 
@@ -102,7 +114,9 @@ class GraphSource:
     approx_edges: int
     """About how many edges there are (for the estimate of memory and disk)."""
     num_nodes: int | None = None
-    """Number of nodes, ids being 0..num_nodes-1; None: ingest takes the ids that occur."""
+    """Number of nodes, ids being 0..num_nodes-1; None: ingest finds the nodes with `number_nodes`."""
+    number_nodes: Callable[[], NumberedEdges] | None = None
+    """Finds the nodes by reading the edges once; None: ingest takes the integers that occur, in ascending order."""
     features: FeatureTable | None = None
     """Features, if any."""
     labels: LabelColumn | None = None
@@ -110,7 +124,7 @@ class GraphSource:
     splits: Mapping[str, IdArray] | None = None
     """The data set's own `train`, `valid` and `test` nodes, if any."""
     original_ids: npt.NDArray[Any] | None = None
-    """(num_nodes,) ids that the files use (integers or strings), where they are not 0..num_nodes-1."""
+    """(num_nodes,) ids that the files use (integers or UTF-8), None where they are 0..num_nodes-1."""
     notes: Mapping[str, int] = field(default_factory=dict)
     """Counts of what the reader found, for the report."""
 

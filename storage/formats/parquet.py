@@ -38,7 +38,8 @@ class ParquetEdges:
         frame = pl.scan_parquet(self.path, glob=False).select(pl.col(self.source, self.target).cast(kind))
         row = 0
         try:
-            for batch in frame.collect_batches(chunk_size=CHUNK_EDGES, maintain_order=True):
+            # Slices rather than batches: they stay small where one row group holds the whole file.
+            while (batch := frame.slice(row, CHUNK_EDGES).collect()).height:
                 self._refuse_nulls(batch, row)
                 row += batch.height
                 yield batch.to_series(0), batch.to_series(1)

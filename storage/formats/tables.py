@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from storage.errors import InputError
-from storage.formats.base import EdgeReader, FeatureTable, GraphSource, LabelColumn, rows_per_chunk
+from storage.formats.base import FeatureTable, GraphSource, LabelColumn, rows_per_chunk
 from storage.formats.files import require_file
 from storage.formats.labels import to_labels
-from storage.formats.names import NamedEdges, SeriesPair
+from storage.formats.names import SeriesReader, number_names
 
 T = TypeVar("T")
-
-
-class SeriesReader(EdgeReader, Protocol):
-    """An edge reader whose ids may be strings."""
-
-    def read_series(self) -> Iterator[SeriesPair]:
-        """Read both columns anew."""
-        ...
 
 
 def tabular_source(
@@ -45,24 +38,19 @@ def tabular_source(
         num_nodes = feature_table.num_rows
     if num_nodes is None and label_column is not None:
         num_nodes = len(label_column.labels_N)
-    edges: EdgeReader = reader
-    original_ids = None
-    if names:
-        if num_nodes is not None:
-            raise InputError(
-                f"{where} has string ids, which do not say the rows of features, labels or num_nodes that belong to "
-                "them: give integer ids, the row numbers"
-            )
-        edges = named = NamedEdges.discover(reader.read_series, reader.locate)
-        num_nodes, original_ids = len(named.names), named.original_ids()
+    if names and num_nodes is not None:
+        raise InputError(
+            f"{where} has string ids, which do not say the rows of features, labels or num_nodes that belong to "
+            "them: give integer ids, the row numbers"
+        )
     return GraphSource(
         where=where,
-        edges=edges,
+        edges=reader,
         approx_edges=approx_edges,
         num_nodes=num_nodes,
+        number_nodes=partial(number_names, reader) if names else None,
         features=feature_table,
         labels=label_column,
-        original_ids=original_ids,
         notes={name: count for name, count in notes.items() if count},
     )
 
