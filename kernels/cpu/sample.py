@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numba import njit
 
 from kernels.cpu.draw import Shuffle, draw_rows, shuffle_rows
-from kernels.cpu.intrinsics import element, load, prefetch, prefetch_address, slot_of
+from kernels.cpu.intrinsics import copy_bytes, element, load, prefetch, prefetch_address, slot_of
 from kernels.cpu.superbatch import classify_by_degree, full_limit
 from kernels.mfg import IdArray, TierReads
 from kernels.topology import Topology
@@ -35,13 +35,14 @@ def sample_neighbors(
     replace: bool = False,
 ) -> tuple[I64Array, IdArray, TierReads]:
     """As `kernels.reference.sample_neighbors`, with a scratch `shuffle` that is left as it was."""
-    plan_address, plan_degree, row_ptr, reads = _plan(topology, uniq, fanout, replace)
-    classified, permutation, bound = classify_by_degree(uniq, uniq_ptr, plan_degree, fanout, replace=replace)
+    address_U, degree_U, row_ptr, reads = _plan(topology, uniq, fanout, replace)
+    classified, permutation, bound = classify_by_degree(uniq, uniq_ptr, degree_U, fanout, replace=replace)
     neighbors = np.empty(row_ptr[-1], topology.indices.dtype)
-    _fill_full(uniq_ptr, bound, permutation, plan_address, row_ptr, neighbors)
-    if fanout >= 0:
+    size, target = neighbors.itemsize, np.uint64(neighbors.ctypes.data)
+    _fill_full(uniq_ptr, bound, permutation, address_U, row_ptr, size, target)
+    if np.any(bound < uniq_ptr[1:]):
         _fill_drawn(
-            uniq_ptr, bound, classified, permutation, plan_address, plan_degree, row_ptr,
+            uniq_ptr, bound, classified, permutation, address_U, degree_U, row_ptr,
             stream_keys, fanout, replace, shuffle, neighbors,
         )  # fmt: skip
     return row_ptr, neighbors, reads
@@ -110,17 +111,18 @@ def _fill_full(
     permutation: I64Array,
     address_U: U64Array,
     row_ptr: I64Array,
-    neighbors: IdArray,
+    size: int,
+    target: np.uint64,
 ) -> None:
-    size = np.uint64(neighbors.itemsize)
+    """Copy whole lists of ids of `size` bytes to their rows of the array at address `target`."""
     for batch in range(len(bound)):
         for c in range(uniq_ptr[batch], bound[batch]):
             ahead = permutation[min(c + _ROWS_AHEAD, bound[batch] - 1)]
             prefetch_address(address_U[ahead])
-            prefetch_address(address_U[ahead] + size * np.uint64(row_ptr[ahead + 1] - row_ptr[ahead]))
+            prefetch_address(address_U[ahead] + np.uint64(size * (row_ptr[ahead + 1] - row_ptr[ahead])))
             t = permutation[c]
-            for e in range(row_ptr[t + 1] - row_ptr[t]):
-                neighbors[row_ptr[t] + e] = load(address_U[t] + size * np.uint64(e), neighbors)
+            num_bytes = size * (row_ptr[t + 1] - row_ptr[t])
+            copy_bytes(target + np.uint64(size * row_ptr[t]), address_U[t], num_bytes)
 
 
 @njit(nogil=True, cache=True)
@@ -138,6 +140,7 @@ def _fill_drawn(
     shuffle: Shuffle,
     neighbors: IdArray,
 ) -> None:
+    """Draw a chunk of rows, ask for their neighbors' cache lines, then read them."""
     rows = max(1, _EDGES_AHEAD // fanout)
     draws, positions = np.empty(rows * fanout, np.int64), np.empty(rows * fanout, np.int64)
     degrees = np.empty(rows, np.int64)

@@ -80,6 +80,13 @@ def test_inclusion_probabilities(degree: int, fanout: int) -> None:
         assert stats.chisquare(np.bincount(positions[:, i], minlength=degree)).pvalue > SMALLEST_P
 
 
+@pytest.mark.full
+def test_inclusion_probabilities_over_a_grid() -> None:
+    grid = [(degree, fanout) for degree in (3, 8, 17, 33, 65, 129, 500) for fanout in range(1, min(degree, 70), 3)]
+    pvalues = [_inclusion_pvalue(_drawn(20_000, degree, fanout, 5), degree) for degree, fanout in grid]
+    assert stats.kstest(pvalues, "uniform").pvalue > SMALLEST_P  # the p-values themselves must be uniform
+
+
 def test_a_biased_sampler_would_be_caught() -> None:
     # Reservoir sampling that forgets one candidate in the bound, as a published sampler did.
     degree, fanout = 16, 5

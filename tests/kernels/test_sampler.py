@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels import reference
@@ -40,9 +40,7 @@ def _same(one: SuperBatch, other: SuperBatch) -> None:
         _same_sample(a, b)
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.data(), topologies(), FANOUTS, st.booleans(), st.integers(0, 2**64 - 1))
-def test_fast_equals_reference_equals_one_batch_alone(
+def _check_against_references(
     data: st.DataObject, topology: Topology, fanouts: list[int], replace: bool, seed: int
 ) -> None:
     batches = data.draw(seed_batches(topology.num_nodes))
@@ -56,6 +54,23 @@ def test_fast_equals_reference_equals_one_batch_alone(
             topology, seeds, fanouts, seed=seed, purpose=Purpose.TRAIN, epoch=2, batch_index=5 + i, replace=replace
         )
         _same_sample(fast.samples[i], alone)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data(), topologies(), FANOUTS, st.booleans(), st.integers(0, 2**64 - 1))
+def test_fast_equals_reference_equals_one_batch_alone(
+    data: st.DataObject, topology: Topology, fanouts: list[int], replace: bool, seed: int
+) -> None:
+    _check_against_references(data, topology, fanouts, replace, seed)
+
+
+@pytest.mark.full
+@settings(deadline=None, max_examples=4000, suppress_health_check=list(HealthCheck))
+@given(st.data(), topologies(max_edges=400), FANOUTS, st.booleans(), st.integers(0, 2**64 - 1))
+def test_fast_equals_references_at_length(
+    data: st.DataObject, topology: Topology, fanouts: list[int], replace: bool, seed: int
+) -> None:
+    _check_against_references(data, topology, fanouts, replace, seed)
 
 
 @settings(deadline=None, max_examples=60)
