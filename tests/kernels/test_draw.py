@@ -83,7 +83,7 @@ def test_inclusion_probabilities(degree: int, fanout: int) -> None:
 @pytest.mark.full
 def test_inclusion_probabilities_over_a_grid() -> None:
     grid = [(degree, fanout) for degree in (3, 8, 17, 33, 65, 129, 500) for fanout in range(1, min(degree, 70), 3)]
-    pvalues = [_inclusion_pvalue(_drawn(20_000, degree, fanout, 5), degree) for degree, fanout in grid]
+    pvalues = [_inclusion_pvalue(_drawn(20_000, degree, fanout, degree, fanout), degree) for degree, fanout in grid]
     assert stats.kstest(pvalues, "uniform").pvalue > SMALLEST_P  # the p-values themselves must be uniform
 
 
