@@ -27,7 +27,7 @@ _EDGE_BYTES = 12  # a local source position and, while sampling, a node id
 _FLOAT_BYTES = 4
 
 Rows = Callable[[IdArray], Tensor]
-"""Float32 rows of some nodes."""
+"""Rows of some nodes, float32 but for features, which come as stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ class ExactInference:
         for begin, end in self._chunks(targets, len(self._needed[index]), row_bytes):
             mfg, source_ids = self._full_hop(targets[begin:end], adjacency_reads)
             degrees_S = self._degrees.take(source_ids) if self._degrees is not None else None
-            out[begin:end] = layer.combine(mfg, rows(source_ids), degrees_S)
+            z_SP = rows(source_ids) if layer.transform_first else layer.project(rows(source_ids))
+            out[begin:end] = layer.combine(mfg, z_SP, degrees_S)
         return out
 
     def _full_hop(self, targets: IdArray, adjacency_reads: TierReads) -> tuple[Mfg, IdArray]:
@@ -157,7 +158,7 @@ class ExactInference:
 
 
 def _feature_rows(features: FeatureTiers, ids: IdArray) -> Tensor:
-    return torch.from_numpy(aligned(features.gather(ids))).to(torch.float32)
+    return torch.from_numpy(aligned(features.gather(ids)))
 
 
 def _needed_nodes(topology: Topology, nodes: npt.NDArray[np.int64], spec: ModelSpec) -> list[npt.NDArray[np.int64]]:

@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from kernels.mfg import Mfg
 from kernels.nn.aggregate import aggregate
-from kernels.nn.layers import DegreeArray, Layer, NodeDegrees, glorot
+from kernels.nn.layers import DegreeArray, Layer, NodeDegrees, as_float, glorot
+from kernels.nn.multi_hot import linear_rows
 
 FactorArray = npt.NDArray[np.float64]
 
@@ -33,7 +34,7 @@ class GcnLayer(Layer):
 
     def project(self, h_SF: Tensor) -> Tensor:
         """(num_rows, out_dim) transformed rows, or the rows as they are."""
-        return functional.linear(h_SF, self.weight) if self.transform_first else h_SF
+        return linear_rows(h_SF, self.weight) if self.transform_first else as_float(h_SF)
 
     def combine(self, mfg: Mfg, z_SP: Tensor, degrees_S: NodeDegrees | None) -> Tensor:
         """(num_dst, out_dim) output from `project`'s rows."""

@@ -39,10 +39,10 @@ class Layer(nn.Module):
     projected_dim: int
     """Width of the rows that `project` returns."""
     transform_first: bool
-    """Whether `project` changes rows: true where that makes the rows to be aggregated narrower."""
+    """Whether `project` multiplies by the weights: true where that makes the rows to be aggregated narrower."""
 
     def project(self, h_SF: Tensor) -> Tensor:
-        """Turn (num_rows, in_dim) rows into what `combine` reads; the rows themselves unless `transform_first`."""
+        """Turn (num_rows, in_dim) rows of any numeric dtype into the float rows that `combine` reads."""
         raise NotImplementedError
 
     def combine(self, mfg: Mfg, z_SP: Tensor, degrees_S: NodeDegrees | None) -> Tensor:
@@ -55,11 +55,16 @@ class Layer(nn.Module):
         Parameters
         ----------
         mfg : Mfg
-        h_SF : (num_src, in_dim) float tensor
+        h_SF : (num_src, in_dim) tensor of any numeric dtype
         degrees_S : NodeDegrees, optional
             Whole-graph degrees of the sources; only GCN reads them.
         """
         return self.combine(mfg, self.project(h_SF), degrees_S)
+
+
+def as_float(h: Tensor) -> Tensor:
+    """Float32 rows (float64 stays)."""
+    return h if h.dtype in (torch.float32, torch.float64) else h.to(torch.float32)
 
 
 def glorot(out_dim: int, in_dim: int, generator: torch.Generator) -> nn.Parameter:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from kernels.mfg import Mfg
 from kernels.nn.layers import Layer, NodeDegrees, glorot
+from kernels.nn.multi_hot import linear_rows
 
 
 class DenseLayer(Layer):
@@ -15,15 +15,15 @@ class DenseLayer(Layer):
 
     def __init__(self, in_dim: int, out_dim: int, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.in_dim, self.out_dim, self.projected_dim = in_dim, out_dim, in_dim
-        self.transform_first = False
+        self.in_dim, self.out_dim, self.projected_dim = in_dim, out_dim, out_dim
+        self.transform_first = True
         self.weight = glorot(out_dim, in_dim, generator)
         self.bias = nn.Parameter(torch.zeros(out_dim))
 
     def project(self, h_SF: Tensor) -> Tensor:
-        """The rows as they are."""
-        return h_SF
+        """(num_rows, out_dim) transformed rows."""
+        return linear_rows(h_SF, self.weight)
 
     def combine(self, mfg: Mfg, z_SP: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
         """(num_dst, out_dim) output."""
-        return functional.linear(z_SP[: mfg.num_dst], self.weight, self.bias)
+        return z_SP[: mfg.num_dst] + self.bias

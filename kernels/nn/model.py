@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kernels.mfg import Mfg
 from kernels.nn.dropout import dropout
 from kernels.nn.gcn import GcnLayer
-from kernels.nn.layers import Layer, NodeDegrees
+from kernels.nn.layers import Layer, NodeDegrees, as_float
 from kernels.nn.mlp import DenseLayer
 from kernels.nn.sage import SageLayer
 from kernels.rng import Purpose, stream_key
@@ -115,7 +115,7 @@ class GnnModel(nn.Module):
         hops : sequence of Mfg
             As in `Sample.hops`, from the seeds outward; empty for the MLP.
         x_SF : (num_inputs, in_dim) tensor
-            Features of the input nodes in any numeric dtype; they are converted to float32.
+            Features of the input nodes in any numeric dtype, computed with as float32.
         degrees_S : NodeDegrees, optional
             Whole-graph degrees of the input nodes (GCN).
         dropout_identity : (seed, epoch, batch index), optional
@@ -125,11 +125,11 @@ class GnnModel(nn.Module):
         -------
         (num_seed_rows, num_classes) float32 tensor
         """
-        h = x_SF.to(torch.float32)
+        h = x_SF
         for index, (layer, mfg) in enumerate(zip(self.ordered_layers(), self._mfgs(hops, len(h)), strict=True)):
-            if dropout_identity is not None:
-                probability = self.spec.dropout if index else self.spec.input_dropout
-                h = dropout(h, probability, stream_key(Purpose.DROPOUT, *dropout_identity, index))
+            probability = self.spec.dropout if index else self.spec.input_dropout
+            if dropout_identity is not None and probability > 0:
+                h = dropout(as_float(h), probability, stream_key(Purpose.DROPOUT, *dropout_identity, index))
             h = self.activate(index, layer(mfg, h, degrees_S))
         return h
 

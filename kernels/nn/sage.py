@@ -8,7 +8,8 @@ from torch.nn import functional
 
 from kernels.mfg import Mfg
 from kernels.nn.aggregate import aggregate
-from kernels.nn.layers import Layer, NodeDegrees, glorot
+from kernels.nn.layers import Layer, NodeDegrees, as_float, glorot
+from kernels.nn.multi_hot import linear_rows
 
 
 class SageLayer(Layer):
@@ -26,8 +27,8 @@ class SageLayer(Layer):
     def project(self, h_SF: Tensor) -> Tensor:
         """(num_rows, 2 * out_dim): what neighbors take, beside what the node itself keeps."""
         if not self.transform_first:
-            return h_SF
-        return functional.linear(h_SF, torch.cat([self.weight_neighbor, self.weight_self]))
+            return as_float(h_SF)
+        return linear_rows(h_SF, torch.cat([self.weight_neighbor, self.weight_self]))
 
     def combine(self, mfg: Mfg, z_SP: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
         """(num_dst, out_dim) output from `project`'s rows."""
@@ -40,9 +41,9 @@ class SageLayer(Layer):
     def forward(self, mfg: Mfg, h_SF: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
         """(num_dst, out_dim) output; projects for themselves only the destinations, unlike `combine(project(h))`."""
         if not self.transform_first:
-            return self.combine(mfg, h_SF)
-        given_SO = functional.linear(h_SF, self.weight_neighbor)
+            return self.combine(mfg, as_float(h_SF))
+        given_SO = linear_rows(h_SF, self.weight_neighbor)
         return aggregate(mfg, given_SO, reduce="mean") + self._own(h_SF[: mfg.num_dst])
 
     def _own(self, h_DF: Tensor) -> Tensor:
-        return functional.linear(h_DF, self.weight_self, self.bias)
+        return linear_rows(h_DF, self.weight_self) + self.bias
