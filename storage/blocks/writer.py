@@ -79,16 +79,16 @@ class BlockWriter:
     ) -> None:
         try:
             self._hdf5.close()
-            if kind is None:
+            if error is None:
                 _sync(self._partial)
                 self._partial.replace(self._path)
                 _sync(self._path.parent)
-        except OSError as close_error:
-            raise _disk_error(close_error, self._path) from close_error
+        except (OSError, RuntimeError) as close_error:
+            error = error or close_error
         finally:
             self._partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
-            raise _disk_error(error, self._path) from error
+        if error is not None:
+            raise _explained(error, self._path)
 
     @property
     def _hdf5(self) -> h5py.File:
@@ -110,7 +110,7 @@ class BlockWriter:
         data : ArrayStream or array
         """
         stream = ArrayStream.of(data) if isinstance(data, np.ndarray) else data
-        dataset = self._hdf5.create_dataset(name, stream.shape, stream.dtype, fill_time="never")
+        dataset = self._create(name, shape=stream.shape, dtype=stream.dtype, fill_time="never")
         crc_B = np.zeros(num_blocks(dataset.nbytes, self._block_bytes), np.uint32)
         checksum = _BlockChecksum(crc_B, self._block_bytes)
         row = 0
@@ -121,16 +121,22 @@ class BlockWriter:
                 checksum.update(chunk)
             row += len(chunk)
         assert row == stream.shape[0], f"{name} got {row} rows of {stream.shape[0]}"
-        self._hdf5[f"{CRC_GROUP}/{name}"] = crc_B
+        self._create(f"{CRC_GROUP}/{name}", data=crc_B)
 
     def write_names(self, name: str, names: Iterable[str]) -> None:
         """Write a short list of strings."""
-        self._hdf5.create_dataset(name, data=list(names), dtype=h5py.string_dtype())
+        self._create(name, data=list(names), dtype=h5py.string_dtype())
 
     def write_table(self, name: str, table: npt.NDArray[Any], **attrs: str) -> None:
         """Write a small array that no block reader reads, with attributes that explain it."""
-        self._hdf5[name] = table
-        self._hdf5[name].attrs.update(attrs)
+        self._create(name, data=table).attrs.update(attrs)
+
+    def _create(self, name: str, **fields: Any) -> h5py.Dataset:
+        """Create a dataset, and its groups one by one: those that HDF5 adds by itself carry the time of day."""
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            self._hdf5.require_group("/".join(parts[:depth]))
+        return self._hdf5.create_dataset(name, **fields)
 
 
 class _BlockChecksum:
@@ -165,8 +171,10 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _disk_error(error: OSError, path: Path) -> Exception:
-    """Turn a full disk into an error that says so."""
-    if error.errno in _NO_SPACE:
-        return MachineError(f"no space left for {path}: free some, or point state_dir elsewhere")
+def _explained(error: BaseException, path: Path) -> BaseException:
+    """Turn a full disk into an error that says so; HDF5 may keep no more than the text of the system's error."""
+    if isinstance(error, OSError | RuntimeError) and any(os.strerror(code) in str(error) for code in _NO_SPACE):
+        explained = MachineError(f"no space left for {path}: free some, or point state_dir elsewhere")
+        explained.__cause__ = error
+        return explained
     return error

@@ -1,0 +1,120 @@
+"""A laid-out store holds the same graph under new ids, whatever the memory for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.mfg import IdArray
+from storage.blocks.layout import estimate_layout_memory_bytes, estimate_store_bytes, lay_out
+from storage.errors import ChecksumMismatchError, InputError
+from storage.graph_store import INDICES, GraphStore, write_store
+from storage.order import invert_order, node_order
+from tests.graphs import graphs
+from tests.storage.stores import write_small_store
+
+
+def assert_same_graph(old: GraphStore, new: GraphStore, new_to_old: npt.NDArray[np.int64]) -> None:
+    old_to_new = invert_order(new_to_old)
+    old_indptr, old_indices, indptr, indices = (
+        old.read_indptr(),
+        old.read_indices(),
+        new.read_indptr(),
+        new.read_indices(),
+    )
+    for node, source in enumerate(new_to_old):
+        row = old_indices[old_indptr[source] : old_indptr[source + 1]]
+        assert indices[indptr[node] : indptr[node + 1]].tolist() == old_to_new[row].tolist()
+    assert indices.dtype == old_indices.dtype
+    assert np.array_equal(new.read_features(), old.read_features()[new_to_old])
+    assert np.array_equal(new.read_labels(), old.read_labels()[new_to_old])
+    assert np.array_equal(new.read_out_degree(), old.read_out_degree()[new_to_old])
+    assert np.array_equal(new.read_original_ids(), old.read_original_ids()[new_to_old])
+    for split in ("train", "valid", "test"):
+        assert new.read_split(split).tolist() == sorted(old_to_new[old.read_split(split)])
+    assert new.info.label_names == old.info.label_names
+    new.verify()
+
+
+@pytest.mark.parametrize("work_bytes", [1, 5000, 1 << 30])
+@pytest.mark.parametrize("kind", ["degree", "locality", "none"])
+def test_same_graph_under_new_ids(tmp_path: Path, kind: str, work_bytes: int) -> None:
+    sizes = {"num_nodes": 40, "num_edges": 300} if work_bytes == 1 else {}
+    write_small_store(tmp_path / "old.h5", **sizes)
+    with GraphStore.open(tmp_path / "old.h5") as old:
+        order = node_order(kind, old.read_indptr(), old.read_indices())  # type: ignore[arg-type]
+        lay_out(old, order, tmp_path / "new.h5", order=kind, block_bytes=8192, work_bytes=work_bytes)
+        with GraphStore.open(tmp_path / "new.h5") as new:
+            assert_same_graph(old, new, order)
+            assert (new.info.order, new.info.block_bytes) == (kind, 8192)
+            assert np.array_equal(new.read_new_to_old(), order)
+
+
+@settings(deadline=None)
+@given(graph=graphs(), seed=st.integers(0, 99), work_bytes=st.integers(1, 600))
+def test_drawn_graphs(
+    tmp_path_factory: pytest.TempPathFactory,
+    graph: tuple[npt.NDArray[np.int64], IdArray],
+    seed: int,
+    work_bytes: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("drawn")
+    indptr, indices = graph
+    write_store(folder / "old.h5", indptr=indptr, indices=indices.astype(np.int32), block_bytes=4096)
+    order = np.random.default_rng(seed).permutation(len(indptr) - 1)
+    with GraphStore.open(folder / "old.h5") as old:
+        lay_out(old, order, folder / "new.h5", order="degree", block_bytes=4096, work_bytes=work_bytes)
+        with GraphStore.open(folder / "new.h5") as new:
+            assert_same_graph(old, new, order)
+
+
+def test_two_reorderings_compose(tmp_path: Path) -> None:
+    write_small_store(tmp_path / "a.h5", original_ids=None)
+    rng = np.random.default_rng(0)
+    first, second = rng.permutation(3000), rng.permutation(3000)
+    for name, order in (("a", first), ("b", second)):
+        with GraphStore.open(tmp_path / f"{name}.h5") as store:
+            lay_out(store, order, tmp_path / f"{chr(ord(name) + 1)}.h5", order="none", block_bytes=4096)
+    with GraphStore.open(tmp_path / "c.h5") as last:
+        assert np.array_equal(last.read_new_to_old(), first[second])
+        assert np.array_equal(last.read_original_ids(), first[second])
+
+
+@pytest.mark.parametrize("order", [[0, 1], [0, 0, 1], [0, 1, 3], [-1, 0, 1]])
+def test_what_is_no_permutation_is_refused(tmp_path: Path, order: list[int]) -> None:
+    write_store(tmp_path / "old.h5", indptr=np.zeros(4, np.int64), indices=np.zeros(0, np.int32))
+    with (
+        GraphStore.open(tmp_path / "old.h5") as old,
+        pytest.raises(InputError, match=r"each of 0\.\.2 once"),
+    ):
+        lay_out(old, np.array(order), tmp_path / "new.h5", order="none", block_bytes=4096)
+    assert not (tmp_path / "new.h5").exists()
+
+
+def test_a_damaged_store_is_not_laid_out(tmp_path: Path) -> None:
+    path = tmp_path / "old.h5"
+    write_small_store(path)
+    extent = GraphStore.open(path).extent(INDICES)
+    damaged = bytearray(path.read_bytes())
+    damaged[extent.offset] ^= 1
+    path.write_bytes(damaged)
+    with (
+        GraphStore.open(path) as old,
+        pytest.raises(ChecksumMismatchError, match="block 0 of topology/indices"),
+    ):
+        lay_out(old, np.arange(3000), tmp_path / "new.h5", order="none", block_bytes=4096)
+    assert [file.name for file in tmp_path.iterdir()] == ["old.h5"]
+
+
+def test_the_estimate_of_disk_bounds_the_file(tmp_path: Path) -> None:
+    write_small_store(tmp_path / "old.h5")
+    with GraphStore.open(tmp_path / "old.h5") as old:
+        lay_out(old, np.arange(3000), tmp_path / "new.h5", order="none", block_bytes=4096)
+        size = (tmp_path / "new.h5").stat().st_size
+        assert size <= estimate_store_bytes(old.info) <= 1.5 * size + (1 << 16)
+        assert estimate_layout_memory_bytes(old.info) > 72 * 3000

@@ -1,0 +1,63 @@
+"""Node orders are permutations that rank as they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.mfg import IdArray
+from storage.order import OrderKind, invert_order, node_order
+from tests.graphs import csc_from_edges, graphs
+
+
+@settings(deadline=None)
+@given(graphs(), st.sampled_from(["degree", "locality", "none"]))
+def test_every_order_is_a_permutation(graph: tuple[npt.NDArray[np.int64], IdArray], kind: OrderKind) -> None:
+    indptr, indices = graph
+    order = node_order(kind, indptr, indices)
+    assert order.dtype == np.int64
+    assert sorted(order) == list(range(len(indptr) - 1))
+    assert order[invert_order(order)].tolist() == list(range(len(order)))
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_degree_ranks_by_occurrence_then_id(graph: tuple[npt.NDArray[np.int64], IdArray]) -> None:
+    indptr, indices = graph
+    count = np.bincount(indices, minlength=len(indptr) - 1)
+    assert node_order("degree", indptr, indices).tolist() == sorted(range(len(count)), key=lambda v: (-count[v], v))
+    assert node_order("degree", indptr, indices[:0], out_degree_N=count).tolist() == sorted(
+        range(len(count)), key=lambda v: (-count[v], v)
+    )
+
+
+def test_hotness_ranks_by_count_then_id() -> None:
+    indptr, indices = csc_from_edges(4, [], [])
+    assert node_order("hotness", indptr, indices, hotness_N=np.array([1, 5, 5, 9])).tolist() == [3, 1, 2, 0]
+
+
+def test_none_keeps_the_order() -> None:
+    indptr, indices = csc_from_edges(3, [2, 2], [0, 1])
+    assert node_order("none", indptr, indices).tolist() == [0, 1, 2]
+
+
+def test_locality_shrinks_the_bandwidth_of_a_shuffled_path() -> None:
+    label = np.random.default_rng(1).permutation(500)
+    indptr, indices = csc_from_edges(500, label[:-1], label[1:])
+    position = invert_order(node_order("locality", indptr, indices))
+    assert np.abs(position[label[:-1]] - position[label[1:]]).max() == 1
+
+
+@pytest.mark.parametrize("hotness", [None, np.ones(2, np.int64)])
+def test_hotness_needs_one_count_a_node(hotness: npt.NDArray[np.int64] | None) -> None:
+    indptr, indices = csc_from_edges(3, [], [])
+    with pytest.raises(ValueError, match="one count a node, 3"):
+        node_order("hotness", indptr, indices, hotness_N=hotness)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown node order"):
+        node_order("alphabet", np.zeros(1, np.int64), np.zeros(0, np.int32))  # type: ignore[arg-type]
