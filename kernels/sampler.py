@@ -71,9 +71,7 @@ class NeighborSampler:
     def __init__(
         self, topology: Topology, fanouts: Sequence[int], *, seed: int, purpose: Purpose, replace: bool = False
     ) -> None:
-        for fanout in fanouts:
-            if fanout < 1 and fanout != -1:
-                raise ValueError(f"fanout must be >= 1 or -1 for all neighbors (got {fanout})")
+        check_fanouts(fanouts)
         self.topology = topology
         self.fanouts = tuple(int(fanout) for fanout in fanouts)
         self.seed = seed
@@ -154,6 +152,13 @@ class NeighborSampler:
                 raise ValueError(f"seed node {batch[wrong][0]} of batch {i} lies outside [0, {num_nodes})")
         nodes: IdArray = np.concatenate([np.empty(0, dtype), *(batch.astype(dtype) for batch in batches)])
         return nodes, np.cumsum([0, *map(len, batches)], dtype=np.int64)
+
+
+def check_fanouts(fanouts: Sequence[int]) -> None:
+    """Refuse a fanout that is neither positive nor -1 with a ValueError."""
+    for fanout in fanouts:
+        if fanout < 1 and fanout != -1:
+            raise ValueError(f"fanout must be >= 1 or -1 for all neighbors (got {fanout})")
 
 
 def _split_hop(

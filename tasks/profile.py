@@ -15,9 +15,9 @@ from storage.cache.profile import AccessProfile, profile_accesses
 from storage.errors import InputError
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest
+from tasks.bounds import COUNT_BYTES, profile_bytes, topology_bytes
 from tasks.budgets import Estimate
 from tasks.ingest import STORE_FILE
-from tasks.memory import COUNT_BYTES, profile_bytes, topology_bytes
 from tasks.progress import progress
 from tasks.run_context import RunContext
 from tasks.specs import PROFILE, REORDER, profile_spec

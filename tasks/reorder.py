@@ -19,9 +19,9 @@ from storage.errors import MachineError
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest
 from storage.order import node_order
+from tasks.bounds import profile_bytes, topology_bytes
 from tasks.budgets import Estimate, format_bytes
 from tasks.ingest import STORE_FILE
-from tasks.memory import profile_bytes, topology_bytes
 from tasks.plots import plot_degrees
 from tasks.profile import sample_profile
 from tasks.run_context import RunContext

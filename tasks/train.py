@@ -22,11 +22,11 @@ from storage.errors import InputError
 from storage.graph_store import FEATURES, LABELS, GraphStore
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
+from tasks.bounds import batch_nodes, sampling_bytes, topology_bytes
 from tasks.budgets import Estimate
 from tasks.build_cache import PLAN_FILE
 from tasks.checkpoint import save_model
 from tasks.ingest import STORE_FILE
-from tasks.memory import batch_nodes, sampling_bytes, topology_bytes
 from tasks.plots import plot_training
 from tasks.progress import Advance, progress
 from tasks.run_context import RunContext

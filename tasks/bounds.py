@@ -1,0 +1,76 @@
+"""How much memory sampling can need at most, from plain sizes: no configuration model, no look at the machine."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from storage.graph_store import INDICES, INDPTR, GraphStore, StoreInfo
+
+COUNT_BYTES = 8 * 8
+"""Bytes a node of an access profile while it is counted: two sets of three int64 counts, and what they become."""
+_STAMP_BYTES = 8  # a node, in each sampling thread's table
+_ID_BYTES = 8
+_EDGE_BYTES = 16  # a sampled edge while it is relabelled: global id, local position, draws
+
+
+class SamplingSizes(Protocol):
+    """What decides how large samples get."""
+
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """Neighbors a node, from the input layer to the seed layer; -1 takes all."""
+
+    @property
+    def batch_size(self) -> int:
+        """Seed nodes a mini-batch."""
+
+    @property
+    def superbatch(self) -> int:
+        """Mini-batches sampled as one."""
+
+    @property
+    def threads(self) -> int:
+        """Sampling threads."""
+
+    @property
+    def replace(self) -> bool:
+        """Whether neighbors are drawn with replacement."""
+
+
+def topology_bytes(store: GraphStore) -> int:
+    """Return the bytes of the adjacency in memory."""
+    return store.nbytes(INDPTR) + store.nbytes(INDICES)
+
+
+def batch_nodes(info: StoreInfo, sampling: SamplingSizes) -> int:
+    """Return the most input nodes that one mini-batch can have."""
+    nodes = sampling.batch_size
+    for fanout in sampling.fanouts:
+        nodes *= 1 + (info.num_nodes if fanout < 0 else fanout)
+        if nodes >= info.num_nodes:
+            return info.num_nodes
+    return nodes
+
+
+def batch_edges(info: StoreInfo, sampling: SamplingSizes) -> int:
+    """Return the most edges that one mini-batch can have, all hops together."""
+    edges, nodes = 0, min(sampling.batch_size, info.num_nodes)
+    for fanout in reversed(sampling.fanouts):
+        hop = info.num_edges if fanout < 0 else nodes * fanout
+        if not sampling.replace:
+            hop = min(hop, info.num_edges)
+        edges += hop
+        nodes = min(nodes + hop, info.num_nodes)
+    return edges
+
+
+def sampling_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
+    """Return the most bytes that sampling ahead takes: a scratch table a thread, and super-batches in flight."""
+    in_flight = (sampling.threads + 1) * sampling.superbatch
+    batch = _ID_BYTES * batch_nodes(info, sampling) + _EDGE_BYTES * batch_edges(info, sampling)
+    return sampling.threads * _STAMP_BYTES * info.num_nodes + in_flight * batch
+
+
+def profile_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
+    """Return the most bytes that profiling takes beside the adjacency."""
+    return sampling_bytes(info, sampling) + COUNT_BYTES * info.num_nodes
