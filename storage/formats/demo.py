@@ -57,29 +57,20 @@ class DemoEdges:
 
     def _draw_rank(self, what: int, numbers: U64Array) -> npt.NDArray[np.int64]:
         """Draw ranks of all nodes by weight."""
-        return self._power_law(self._bits(what, numbers), self.num_nodes)
+        return power_law(to_unit(self._bits(what, numbers)), 1.0, self.num_nodes, self.exponent)
 
     def _draw_target(self, numbers: U64Array, src_rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Draw ranks by weight within a community: the source's, or another one."""
         community = src_rank % self.classes
         leaves = to_unit(self._bits(_COMMUNITY, numbers)) >= self.homophily
-        shift = 1 + bounded(self._bits(_OTHER, numbers), np.array([max(1, self.classes - 1)], np.uint64)).astype(
-            np.int64
-        )
+        others = np.array([max(1, self.classes - 1)], np.uint64)
+        shift = 1 + bounded(self._bits(_OTHER, numbers), others).astype(np.int64)
         community = np.where(leaves, (community + shift) % self.classes, community)
-        place = self._power_law(self._bits(_TARGET, numbers), -(-self.num_nodes // self.classes))
-        rank = place * self.classes + community
-        return np.where(rank < self.num_nodes, rank, community)
-
-    def _power_law(self, bits: U64Array, n: int) -> npt.NDArray[np.int64]:
-        """Draw from 0..n-1 with weights close to (i + 1)^(-1/(exponent-1)), by inverting the integral."""
-        slope = 1 - 1 / (self.exponent - 1)
-        unit = to_unit(bits)
-        if abs(slope) < 1e-9:
-            x: FloatArray = (n + 1) ** unit
-        else:
-            x = (1 + unit * ((n + 1) ** slope - 1)) ** (1 / slope)
-        return np.minimum(x.astype(np.int64), n) - 1
+        # Community c has the ranks c, c + C, c + 2C, ...; in units of C their weights start at (c + 1) / C.
+        members = (self.num_nodes - community + self.classes - 1) // self.classes
+        first = (community + 1) / self.classes
+        place = power_law(to_unit(self._bits(_TARGET, numbers)), first, members, self.exponent)
+        return place * self.classes + community
 
 
 def open_demo(
@@ -157,6 +148,22 @@ def _splits(nodes: int, train_fraction: float, valid_fraction: float, seed: int)
     valid = train + round(nodes * valid_fraction)
     test = valid + 2 * round(nodes * valid_fraction)
     return {"train": order[:train], "valid": order[train:valid], "test": order[valid:test]}
+
+
+def power_law(
+    unit: FloatArray, first: FloatArray | float, n: npt.NDArray[np.int64] | int, exponent: float
+) -> npt.NDArray[np.int64]:
+    """Turn uniform draws into draws from 0..n-1 with weights close to (first + i)^(-1/(exponent-1)).
+
+    The integral of the weights is inverted, so a draw takes no table.
+    """
+    slope = 1 - 1 / (exponent - 1)
+    if abs(slope) < 1e-9:
+        x = first * (1 + n / first) ** unit
+    else:
+        low = first**slope
+        x = (low + unit * ((first + n) ** slope - low)) ** (1 / slope)
+    return np.minimum((x - first).astype(np.int64), n - 1)
 
 
 def keyed_order(n: int, seed: int, what: int) -> IdArray:

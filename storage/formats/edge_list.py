@@ -59,33 +59,32 @@ class TextEdges:
 
     def _parse(self, block: bytes, lines_before: int) -> tuple[pl.Series, pl.Series]:
         """Parse whole lines; where polars stumbles, or finds a field missing, look for the line at fault."""
-        dialect = self.dialect
-        wanted = [dialect.source, dialect.target]
-        kind = pl.String if dialect.names else pl.Int64
+        kind = pl.String if self.dialect.names else pl.Int64
         try:
-            frame = pl.read_csv(
-                dialect.squeezed(block),
-                has_header=False,
-                separator=dialect.delimiter,
-                comment_prefix=dialect.comment,
-                schema={str(i): kind if i in wanted else pl.String for i in range(dialect.num_fields)},
-                raise_if_empty=False,
-            )
-        except pl.exceptions.PolarsError as error:
-            raise self._fault(block, lines_before) or InputError(f"{self.path} cannot be parsed: {error}") from error
-        columns = frame.select(str(i) for i in wanted)
-        if any(column.null_count() for column in columns):
-            fault = self._fault(block, lines_before)
+            columns = self._read_columns(block, kind)
+        except pl.exceptions.PolarsError:
+            columns = None
+        if columns is None or any(column.null_count() for column in columns):
+            fault = find_fault(block, self.dialect)
             if fault is not None:
-                raise fault
-            columns = columns.drop_nulls()  # of blank lines
+                raise InputError(f"{self.path}, line {lines_before + fault.line}: {fault.problem}")
+            # No line is at fault: there are blank ones, or blanks around the ids.
+            columns = self._read_columns(self.dialect.edge_lines(block), pl.String).cast(kind)
         return columns.to_series(0), columns.to_series(1)
 
-    def _fault(self, block: bytes, lines_before: int) -> InputError | None:
-        fault = find_fault(block, self.dialect)
-        if fault is None:
-            return None
-        return InputError(f"{self.path}, line {lines_before + fault.line}: {fault.problem}")
+    def _read_columns(self, block: bytes, kind: type[pl.DataType]) -> pl.DataFrame:
+        dialect = self.dialect
+        wanted = [dialect.source, dialect.target]
+        frame = pl.read_csv(
+            dialect.squeezed(block),
+            has_header=False,
+            separator=dialect.delimiter,
+            comment_prefix=dialect.comment,
+            schema={str(i): kind if i in wanted else pl.String for i in range(dialect.num_fields)},
+            raise_if_empty=False,
+        )
+        columns = frame.select(str(i) for i in wanted)
+        return columns.select(pl.all().str.strip_chars().replace("", None)) if kind == pl.String else columns
 
 
 def open_edge_list(

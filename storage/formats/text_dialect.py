@@ -13,7 +13,7 @@ from storage.formats.files import open_text
 _SAMPLE_BYTES = 1 << 16
 _SAMPLE_LINES = 200
 _DELIMITERS = ("\t", ",", ";", "|", " ")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r" *[+-]?[0-9]+ *")
 _HEADER_WORDS = frozenset(
     ("source", "target", "src", "dst", "from", "to", "fromnodeid", "tonodeid", "head", "tail", "u", "v", "id_1", "id_2")
 )
@@ -36,7 +36,7 @@ class Dialect:
     target: int
     """Field that holds the target."""
     names: bool
-    """Whether ids are strings."""
+    """Whether ids are strings, as most of the first lines' are."""
     data_start: int
     """Byte (of the plain text) after the header."""
     lines_before: int
@@ -52,6 +52,10 @@ class Dialect:
         """Split a line."""
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         return _split(text, self.delimiter, self.runs)
+
+    def edge_lines(self, block: bytes) -> bytes:
+        """Leave out the lines that hold no edge."""
+        return b"\n".join(line for line in block.split(b"\n") if not self.is_skipped(line))
 
     def squeezed(self, block: bytes) -> bytes:
         """Rewrite runs of blanks as one, where the dialect has them."""
@@ -107,7 +111,7 @@ def find_dialect(path: Path, delimiter: str | None, source_column: str | None, t
         num_fields=len(rows[0]) if rows else max(2, source + 1, target + 1),
         source=source,
         target=target,
-        names=any(not _is_edge(row, source, target) for row in rows),
+        names=_are_names([row[i] for row in rows for i in (source, target) if i < len(row)]),
         data_start=sum(len(line) + 1 for line in lines[:lines_before]),
         lines_before=lines_before,
         bytes_per_line=sum(map(len, texts)) / max(1, len(texts)) + 1,
@@ -131,12 +135,12 @@ def find_fault(block: bytes, dialect: Dialect) -> Fault | None:
 
 
 def _id_problem(field: str, names: bool) -> str | None:
-    if not field:
+    if not field.strip():
         return "an id is empty: correct the line"
     if names:
         return None
     if not _INTEGER.fullmatch(field):
-        return f"{field!r} is no integer, but the ids of the first lines are: correct the line"
+        return f"{field!r} is no integer, but most ids of the first lines are: correct the line"
     if not -(2**63) <= int(field) < 2**63:
         return f"id {field} does not fit 64 bits: correct the line"
     return None
@@ -149,8 +153,9 @@ def _find_delimiter(path: Path, texts: list[str], first_line: int, given: str | 
     for delimiter in (given,) if given else _DELIMITERS:
         rows = [_split(text, delimiter, False) for text in texts]
         if len(rows[0]) >= 2:
-            blank = delimiter in " \t" and any("" in row for row in rows)
-            return (" ", True) if blank and len(_split(texts[0], " ", True)) >= 2 else (delimiter, False)
+            ragged = delimiter in " \t" and any(field != field.strip() or not field for row in rows for field in row)
+            runs = ragged and len({len(_split(text, " ", True)) for text in texts}) == 1
+            return (" ", True) if runs else (delimiter, False)
     looks_like = next((other for other in _DELIMITERS if len(texts[0].split(other)) > 1), None)
     hint = f": it looks delimited by {looks_like!r}, leave delimiter empty" if given and looks_like else ""
     raise InputError(f"{path}, line {first_line}: one field where an edge has two{hint or ': set delimiter'}")
@@ -165,6 +170,11 @@ def _split(text: str, delimiter: str, runs: bool) -> list[str]:
 def _is_edge(row: list[str], source: int, target: int) -> bool:
     """Whether a row's ids are integers; a row too short is left for the parser to report."""
     return len(row) <= max(source, target) or all(_INTEGER.fullmatch(row[i]) for i in (source, target))
+
+
+def _are_names(ids: list[str]) -> bool:
+    """Whether ids are strings: most of them are no integers (a stray one among integers is left to be reported)."""
+    return 2 * sum(not _INTEGER.fullmatch(word) for word in ids) > len(ids)
 
 
 def _is_header(rows: list[list[str]]) -> bool:
