@@ -26,12 +26,12 @@ Validation = Literal["exact", "sampled"]
 StateDict = dict[str, Tensor]
 
 _MLP_LAYERS = 2
-_CHANGES_NOTHING = ("superbatch", "threads", "checkpoint_path", "chunk_bytes", "stall_timeout_s")
+_CHANGES_NOTHING = ("superbatch", "threads", "compute_threads", "checkpoint_path", "chunk_bytes", "stall_timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """How to train. All fields but `superbatch`, `threads` and those after `seed` decide the outcome."""
+    """How to train. All fields but `superbatch`, `threads` and those after `seed` decide the outcome (see there)."""
 
     kind: Kind
     """Which layer."""
@@ -63,6 +63,9 @@ class TrainOptions:
     """Sampling threads."""
     seed: int = 0
     """Seed of sampling, initial weights and dropout; any 64-bit integer."""
+    compute_threads: int | None = None
+    """Threads of the model's arithmetic; None takes all cores but one, which sampling and gathering keep busy. Another
+    number rounds differently."""
     checkpoint_path: Path | None = None
     """File to save after each epoch and to resume from where it exists; None keeps no checkpoint."""
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
@@ -76,8 +79,9 @@ class TrainOptions:
         for name in ("epochs", "batch_size", "superbatch", "threads", "chunk_bytes"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be >= 1 (got {getattr(self, name)})")
-        if self.patience is not None and self.patience < 1:
-            raise InputError(f"patience must be >= 1, or None (got {self.patience})")
+        for name in ("patience", "compute_threads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"{name} must be >= 1, or None (got {getattr(self, name)})")
         if not self.learning_rate > 0 or not self.weight_decay >= 0:
             rates = f"{self.learning_rate} and {self.weight_decay}"
             raise InputError(f"learning_rate must be > 0 and weight_decay >= 0 (got {rates})")

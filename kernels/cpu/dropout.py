@@ -8,10 +8,16 @@ from numba import njit
 
 from kernels.cpu.intrinsics import child
 
+U64 = np.uint64
+
 LANES = 4
-"""Elements served by one 64-bit draw, 16 bits each."""
-LANE_RANGE = 1 << 16
+"""Elements served by one 64-bit draw."""
+LANE_BITS = 16
+"""Bits of the draw for each."""
+LANE_RANGE = 1 << LANE_BITS
 """Values of a lane: probabilities are multiples of 2**-16."""
+_LANE_MASK = U64(LANE_RANGE - 1)
+_ZERO = np.float32(0)
 
 
 @njit(nogil=True, cache=True)
@@ -35,10 +41,16 @@ def drop_elements(
         Factor of what is kept.
     x, out : (n,) float32
     """
-    size = x.size
-    for word in range(begin, end):
-        bits = child(key, np.uint64(word))
-        first = word * LANES
-        for lane in range(min(LANES, size - first)):
-            kept = np.int64((bits >> np.uint64(16 * lane)) & np.uint64(LANE_RANGE - 1)) >= threshold
-            out[first + lane] = x[first + lane] * scale if kept else np.float32(0)
+    lowest, whole = U64(threshold), min(end, x.size // LANES)
+    # Apart from the last, partial draw: without a bound to check the compiler handles many draws at once.
+    for draw in range(begin, whole):
+        bits, first = child(key, U64(draw)), U64(draw) * U64(LANES)
+        for lane in range(LANES):
+            i = first + U64(lane)
+            kept = (bits >> U64(LANE_BITS * lane)) & _LANE_MASK >= lowest
+            out[i] = x[i] * (scale if kept else _ZERO)
+    for draw in range(max(begin, whole), end):
+        bits = child(key, U64(draw))
+        for lane in range(x.size - draw * LANES):
+            kept = (bits >> U64(LANE_BITS * lane)) & _LANE_MASK >= lowest
+            out[draw * LANES + lane] = x[draw * LANES + lane] * (scale if kept else _ZERO)

@@ -7,18 +7,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from tasks.training_types import EpochReport, TrainOptions
 from tests.tasks.training_graphs import OPTIONS, community_data
 
-TORCH_THREADS = 1
 PAUSE_S = 0.05
 
 
 def options(checkpoint_path: Path | None) -> TrainOptions:
     """Options of the run, wherever it is started."""
-    return replace(OPTIONS, kind="gcn", epochs=8, checkpoint_path=checkpoint_path)
+    return replace(OPTIONS, kind="gcn", epochs=8, compute_threads=1, checkpoint_path=checkpoint_path)
 
 
 def _announce(report: EpochReport) -> None:
@@ -28,5 +25,4 @@ def _announce(report: EpochReport) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(TORCH_THREADS)
     community_data().train(options(Path(sys.argv[1])), on_epoch=_announce)

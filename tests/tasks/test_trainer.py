@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,6 @@ from tests.tasks.training_graphs import OPTIONS, Data, community_data
 
 ROOT = Path(__file__).parents[2]
 DATA = community_data()
-
-
-@pytest.fixture(autouse=True)
-def _few_torch_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(killed_training.TORCH_THREADS)
-    yield
-    torch.set_num_threads(before)
 
 
 def assert_same_run(a: TrainResult, b: TrainResult) -> None:
@@ -77,6 +68,12 @@ def test_caches_do_not_change_a_bit(reference: TrainResult) -> None:
 def test_seed_changes_the_run(reference: TrainResult) -> None:
     other = DATA.train(replace(OPTIONS, seed=2**64 - 1))
     assert other.history[0].loss != reference.history[0].loss
+
+
+def test_compute_threads_are_set_for_the_run_alone() -> None:
+    before, seen = torch.get_num_threads(), []
+    DATA.train(replace(OPTIONS, epochs=1, compute_threads=3), on_epoch=lambda _: seen.append(torch.get_num_threads()))
+    assert (seen, torch.get_num_threads()) == ([3], before)
 
 
 def test_global_generator_is_left_alone() -> None:
