@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
@@ -14,53 +13,49 @@ import numpy.typing as npt
 
 from storage.blocks.extent import Extent
 from storage.blocks.reader import BlockReader
-from storage.blocks.writer import CRC_GROUP, ArrayStream, BlockWriter
+from storage.blocks.writer import ArrayStream, BlockWriter
 from storage.csc import count_occurrences
-from storage.errors import FormatVersionError, StorageError
+from storage.errors import StorageError
 from storage.formats.base import CHUNK_BYTES, IdArray, rows_per_chunk
+from storage.store_format import (
+    BLOCK_NODES,
+    DEFAULT_BLOCK_BYTES,
+    FEATURES,
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    INDICES,
+    INDPTR,
+    LABEL_NAMES,
+    LABELS,
+    NEW_TO_OLD,
+    ORIGINAL_ID,
+    OUT_DEGREE,
+    SPLITS,
+    Split,
+    StoreInfo,
+    check_format,
+    nodes_of_blocks,
+    read_extents,
+    read_info,
+    storable_ids,
+)
 
-FORMAT_NAME = "garden-graph"
-FORMAT_VERSION = 1
-DEFAULT_BLOCK_BYTES = 1 << 20
-
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
-
-INDPTR, INDICES, OUT_DEGREE = "topology/indptr", "topology/indices", "topology/out_degree"
-FEATURES, LABELS, LABEL_NAMES = "features/x", "labels/y", "labels/names"
-ORIGINAL_ID, NEW_TO_OLD = "nodes/original_id", "nodes/new_to_old"
-BLOCK_NODES = "blocks/nodes/topology/indices"
-
-
-@dataclass(frozen=True)
-class StoreInfo:
-    """What a store holds, from its attributes alone."""
-
-    num_nodes: int
-    """N."""
-    num_edges: int
-    """E, as stored (multi-edges and self loops count)."""
-    feature_dim: int
-    """Features a node; 0 where there are none."""
-    feature_dtype: np.dtype[Any]
-    """Type they are stored in: float32, float16, or uint8 for 0/1 features."""
-    num_classes: int
-    """Number of classes; 0 where there are no labels."""
-    label_names: tuple[str, ...]
-    """Name of each class."""
-    order: str
-    """Node order: `ingest`, or the kind that `node_order` made."""
-    block_bytes: int
-    """Bytes a block."""
-    format_version: int
-    """Version of the file format."""
-    split_sizes: Mapping[str, int]
-    """Nodes in `train`, `valid` and `test`."""
-
-    @property
-    def feature_row_bytes(self) -> int:
-        """Bytes of one node's features."""
-        return self.feature_dim * self.feature_dtype.itemsize
+__all__ = [
+    "DEFAULT_BLOCK_BYTES",
+    "FEATURES",
+    "FORMAT_VERSION",
+    "INDICES",
+    "INDPTR",
+    "LABELS",
+    "ORIGINAL_ID",
+    "OUT_DEGREE",
+    "SPLITS",
+    "GraphStore",
+    "Split",
+    "StoreInfo",
+    "row_chunks",
+    "write_store",
+]
 
 
 class GraphStore:
@@ -93,9 +88,9 @@ class GraphStore:
             raise StorageError(f"there is no graph store at {path}: ingest the graph first")
         try:
             with h5py.File(path, "r", locking=False) as file:
-                _check_format(path, file)
-                info = _read_info(file)
-                extents = dict(_read_extents(path, file, info.block_bytes))
+                check_format(path, file)
+                info = read_info(file)
+                extents = dict(read_extents(path, file, info.block_bytes))
         except (OSError, KeyError, RuntimeError) as error:
             raise StorageError(f"{path} is damaged or no graph store ({error}): delete it and run again") from error
         return cls(path, info, extents, path.stat().st_size)
@@ -267,73 +262,9 @@ def write_store(
             writer.write(NEW_TO_OLD, new_to_old)
 
 
-def storable_ids(ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Ids as HDF5 stores them: int64, or fixed-length UTF-8."""
-    if ids.dtype.kind in "iu":
-        return ids.astype(np.int64, copy=False)
-    return ids if ids.dtype.kind == "S" else np.strings.encode(ids.astype(np.str_), "utf-8")
-
-
-def nodes_of_blocks(indptr: npt.NDArray[np.int64], id_bytes: int, block_bytes: int) -> npt.NDArray[np.int64]:
-    """Object index table of the adjacency (AGNES): first and last node with a neighbor in each block.
-
-    Returns
-    -------
-    (num_blocks, 2) int64; a node larger than a block is in several rows
-    """
-    num_edges = int(indptr[-1])
-    ids_per_block = block_bytes // id_bytes
-    first_edge = np.arange(0, num_edges, ids_per_block)
-    last_edge = np.minimum(first_edge + ids_per_block, num_edges) - 1
-    nodes = [np.searchsorted(indptr, edge, side="right") - 1 for edge in (first_edge, last_edge)]
-    return np.stack(nodes, axis=1).astype(np.int64)
-
-
 def row_chunks(store: GraphStore, name: str) -> Iterator[npt.NDArray[Any]]:
     """Read a dataset from its first block to its last, a few MiB of rows at a time."""
     reader = store.reader(name)
     rows = rows_per_chunk(reader.extent.row_bytes)
     for start in range(0, reader.extent.shape[0], rows):
         yield reader.read_rows(start, min(start + rows, reader.extent.shape[0]))
-
-
-def _check_format(path: Path, file: h5py.File) -> None:
-    if file.attrs.get("format") != FORMAT_NAME:
-        raise StorageError(f"{path} is an HDF5 file, but no graph store: ingest the graph first")
-    version = int(file.attrs["format_version"])
-    if version != FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{path} has format version {version}, this release reads {FORMAT_VERSION}: delete it and run again"
-        )
-
-
-def _read_info(file: h5py.File) -> StoreInfo:
-    features = file.get(FEATURES)
-    names = tuple(file[LABEL_NAMES].asstr()[:]) if LABEL_NAMES in file else ()
-    return StoreInfo(
-        num_nodes=len(file[INDPTR]) - 1,
-        num_edges=len(file[INDICES]),
-        feature_dim=features.shape[1] if features is not None else 0,
-        feature_dtype=features.dtype if features is not None else np.dtype(np.float32),
-        num_classes=len(names),
-        label_names=names,
-        order=str(file.attrs["order"]),
-        block_bytes=int(file.attrs["block_bytes"]),
-        format_version=int(file.attrs["format_version"]),
-        split_sizes={split: len(file[f"splits/{split}"]) for split in SPLITS},
-    )
-
-
-def _read_extents(path: Path, file: h5py.File, block_bytes: int) -> Iterator[tuple[str, Extent]]:
-    """Find the byte range and the checksums of every dataset written block by block."""
-    names: list[str] = []
-    file[CRC_GROUP].visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-    size = path.stat().st_size
-    for name in names:
-        dataset = file[name]
-        extent = Extent(
-            name, dataset.shape, dataset.dtype, dataset.id.get_offset() or 0, block_bytes, file[CRC_GROUP][name][:]
-        )
-        if extent.offset + extent.nbytes > size:
-            raise StorageError(f"{path} is cut short inside {name}: delete it and run again")
-        yield name, extent

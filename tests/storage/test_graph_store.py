@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from storage.blocks.writer import ArrayStream
 from storage.csc import count_occurrences
 from storage.errors import ChecksumMismatchError, FormatVersionError, MachineError, StorageError
-from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore, nodes_of_blocks, write_store
+from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore, write_store
+from storage.store_format import nodes_of_blocks
 from tests.storage.stores import BLOCK_BYTES, write_small_store
 
 DATASETS = (
