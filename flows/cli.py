@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import gc
+import importlib
 import json
 import os
 import signal
@@ -139,6 +140,8 @@ def _run(config: PipelineConfig, until: Stage, *, verify_inputs: bool, as_json: 
             from tasks.tracking import check_store
 
             check_store(config.state_dir)
+            if until is Stage.TRAIN:
+                importlib.import_module("torch._dynamo")  # the optimizer would, and more slowly
         wait_until_ready()
         summary: dict[str, Any] = pipeline(config, until=until.value, verify_inputs=verify_inputs)
     if as_json:
