@@ -27,10 +27,11 @@ def sources_digest(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _use_cache_of_these_sources() -> None:
+def _cache_folder() -> Path:
     here = Path(__file__).parent
     base = Path(config.CACHE_DIR) if config.CACHE_DIR else here / "__pycache__"
-    config.CACHE_DIR = str(base / f"numba-{sources_digest([*here.glob('*.py'), Path(rng.__file__)])}")
+    return base / f"numba-{sources_digest([*here.glob('*.py'), Path(rng.__file__)])}"
 
 
-_use_cache_of_these_sources()
+CACHE_FOLDER = _cache_folder()
+config.CACHE_DIR = str(CACHE_FOLDER)
