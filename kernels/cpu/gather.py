@@ -62,6 +62,8 @@ def _guard(
         raise ValueError("tier_n and slot_n must be contiguous")
     if out.ndim != 2 or len(out) != len(tier_n) or not out.flags.c_contiguous or not out.flags.writeable:
         raise ValueError(f"out must be a writable C-contiguous array of {len(tier_n)} rows (got shape {out.shape})")
+    if out.dtype.hasobject:
+        raise ValueError(f"rows of {out.dtype} cannot be moved as bytes")
     for t, tier in enumerate(tiers):
         if tier.ndim != 2 or tier.dtype != out.dtype or tier.shape[1] != out.shape[1]:
             raise ValueError(f"tier {t} must hold {out.dtype} rows of {out.shape[1]} (got {tier.dtype} {tier.shape})")

@@ -60,6 +60,7 @@ def test_rows_that_no_tier_holds_are_refused(tier: int, slot: int) -> None:
         ({"slot_n": np.zeros(4, np.int64)[::2]}, "contiguous"),
         ({"out": np.zeros((2, 4))[:, ::2]}, "out must be"),
         ({"out": np.zeros((3, 2))}, "out must be"),
+        ({"out": np.zeros((2, 2), object)}, "cannot be moved as bytes"),
     ],
 )
 def test_arrays_that_do_not_agree_are_refused(changed: dict[str, Any], match: str) -> None:
