@@ -1,0 +1,91 @@
+"""What the Python API's loader yields: one mini-batch, with everything that a loop of one's own may ask about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernels.mfg import Mfg, Sample
+from kernels.nn.layers import NodeDegrees
+from storage.graph_store import GraphStore
+
+OriginalIds = npt.NDArray[np.int64] | npt.NDArray[np.str_]
+
+
+class NodeColumns:
+    """What a store knows of all its nodes beside features; what is rarely asked for is read at its first use."""
+
+    def __init__(self, store: GraphStore, labels_N: npt.NDArray[np.int64], indptr: npt.NDArray[np.int64]) -> None:
+        self.labels_N = labels_N
+        self._store, self._indptr = store, indptr
+
+    @cached_property
+    def degrees(self) -> NodeDegrees:
+        """Whole-graph degrees of all nodes."""
+        with self._store:
+            return NodeDegrees(np.diff(self._indptr), self._store.read_out_degree())
+
+    @cached_property
+    def original_ids(self) -> OriginalIds:
+        """(N,) ids in the files that were ingested."""
+        with self._store:
+            return self._store.read_original_ids()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """One mini-batch: what a step of training needs."""
+
+    sample: Sample
+    """The sampled structure; `kernels.interop_dgl` and `kernels.interop_pyg` convert it."""
+    rows: Tensor
+    """(num_inputs, F) features of the input nodes, as stored: float32, float16 or uint8."""
+    identity: tuple[int, int, int]
+    """(seed, epoch, batch index): what all draws of this mini-batch are keyed by."""
+    columns: NodeColumns = field(repr=False)
+    """What the store knows of all nodes."""
+
+    @property
+    def mfgs(self) -> tuple[Mfg, ...]:
+        """Hops in the order of the layers: the input layer's first, the seeds' last (`sample.hops` is the reverse)."""
+        return self.sample.hops[::-1]
+
+    @property
+    def x(self) -> Tensor:
+        """(num_inputs, F) float32 features of the input nodes."""
+        return self.rows.to(torch.float32)
+
+    @property
+    def y(self) -> Tensor:
+        """(num_seed_rows,) int64 classes of the unique seeds, -1 where unlabelled."""
+        return torch.from_numpy(self.columns.labels_N[self.sample.seed_nodes])
+
+    @property
+    def input_nodes(self) -> Tensor:
+        """(num_inputs,) int64 ids in the store; the unique seeds come first."""
+        return torch.from_numpy(self.sample.input_nodes.astype(np.int64))
+
+    @property
+    def seed_nodes(self) -> Tensor:
+        """(num_seed_rows,) int64 ids in the store of the unique seeds: one row of output each."""
+        return torch.from_numpy(self.sample.seed_nodes.astype(np.int64))
+
+    @property
+    def seed_inverse(self) -> Tensor:
+        """(num_seeds,) int64 row of output of each seed given; seeds given twice share one."""
+        return torch.from_numpy(self.sample.seed_inverse)
+
+    @property
+    def original_ids(self) -> OriginalIds:
+        """(num_seed_rows,) ids of the unique seeds in the files that were ingested; its first use reads all of them."""
+        return self.columns.original_ids[self.sample.seed_nodes]
+
+    @property
+    def degrees(self) -> NodeDegrees:
+        """Whole-graph degrees of the input nodes, which GCN layers read."""
+        return self.columns.degrees.take(self.sample.input_nodes)

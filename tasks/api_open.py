@@ -1,0 +1,236 @@
+"""How the Python API opens a graph: arguments checked, bytes bounded, then store and plan loaded into the tiers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.mfg import IdArray
+from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler, check_fanouts, shuffled_batches
+from kernels.topology import Topology
+from storage.cache.plan import CachePlan, build_plan
+from storage.cache.profile import profile_accesses
+from storage.cache.tiers import FeatureTiers, cached_topology
+from storage.errors import BudgetError, InputError
+from storage.graph_store import FEATURES, LABELS, ORIGINAL_ID, SPLITS, GraphStore, Split, StoreInfo
+from tasks.api_batch import NodeColumns
+from tasks.bounds import batch_nodes, profile_bytes, sampling_bytes, topology_bytes
+from tasks.loader import MiniBatchLoader
+
+NodeSet = Split | Literal["all"]
+Nodes = NodeSet | npt.ArrayLike
+
+_logger = logging.getLogger(__name__)
+_NODE_BYTES = 112  # labels, degrees, the tiers' scratch table, the nodes to visit and one epoch's order of them
+_PLAN_BYTES = 128  # a node, while a plan is made of a profile
+_DECODED_BYTES = 5  # a byte of text ids: itself, and four of a decoded character
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How mini-batches are drawn and loaded; `GraphLoader` says what each field means."""
+
+    fanouts: tuple[int, ...]
+    batch_size: int
+    seed: int
+    shuffle: bool
+    replace: bool
+    superbatch: int
+    threads: int
+    prefetch: int
+    stall_timeout_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "superbatch", "threads", "prefetch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be >= 1 (got {getattr(self, name)})")
+        check_fanouts(self.fanouts)
+
+    def batches(self, nodes: IdArray, epoch: int) -> Sequence[IdArray]:
+        """Seeds of each mini-batch of an epoch."""
+        if self.shuffle:
+            return shuffled_batches(nodes, self.batch_size, seed=self.seed, epoch=epoch)
+        return [nodes[begin : begin + self.batch_size] for begin in range(0, len(nodes), self.batch_size)]
+
+    def loader(self, topology: Topology, features: FeatureTiers) -> MiniBatchLoader:
+        """Start the threads that sample."""
+        purpose = Purpose.TRAIN if self.shuffle else Purpose.VALIDATE
+        sampler = NeighborSampler(topology, self.fanouts, seed=self.seed, purpose=purpose, replace=self.replace)
+        return MiniBatchLoader(
+            sampler,
+            features,
+            superbatch=self.superbatch,
+            threads=self.threads,
+            prefetch=self.prefetch,
+            stall_timeout_s=self.stall_timeout_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TierOptions:
+    """What the device tier is to hold, and the most memory to use; `GraphLoader` says what each field means."""
+
+    cache_plan: CachePlan | Path | str | None
+    device_budget: int
+    profile_epochs: int
+    host_budget: int | None
+
+    def __post_init__(self) -> None:
+        if self.device_budget < 0:
+            raise InputError(f"device_budget must be >= 0 (got {self.device_budget})")
+        if self.device_budget and self.cache_plan is not None:
+            raise InputError("give either cache_plan or device_budget: a plan has a budget of its own")
+        if self.profile_epochs < 1:
+            raise InputError(f"profile_epochs must be >= 1 (got {self.profile_epochs})")
+
+    def plan(self, num_nodes: int) -> CachePlan | None:
+        """Load the plan that is given, if one is.
+
+        Raises
+        ------
+        InputError
+            If there is no such file, or it is a plan for another store.
+        """
+        plan = self.cache_plan
+        if isinstance(plan, Path | str):
+            if not Path(plan).is_file():
+                raise InputError(f"there is no cache plan at {plan}")
+            plan = CachePlan.load(Path(plan))
+        if plan is not None:
+            highest = max(ids.max(initial=-1) for ids in (plan.feature_ids, plan.adjacency_ids))
+            if highest >= num_nodes:
+                raise InputError(
+                    f"the cache plan holds node {highest}, the store has {num_nodes}: it is another's plan"
+                )
+        return plan
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGraph:
+    """A store loaded into the tiers."""
+
+    info: StoreInfo
+    """Sizes of the store."""
+    plan: CachePlan | None
+    """What the device tier holds."""
+    memory_bytes: int
+    """The most that loading mini-batches will use."""
+    nodes: npt.NDArray[np.int64]
+    """(n,) ids to visit."""
+    topology: Topology
+    """Adjacency, with its cache."""
+    features: FeatureTiers
+    """Features, with their cache."""
+    columns: NodeColumns
+    """Everything else."""
+
+
+def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: TierOptions) -> OpenGraph:
+    """Check everything that can be checked beforehand, then load.
+
+    Raises
+    ------
+    InputError, BudgetError, StorageError
+        As `GraphLoader` says.
+    """
+    with GraphStore.open(store_path) as store:
+        plan = tiers.plan(store.info.num_nodes)
+        memory_bytes = _memory_bytes(store, options, tiers.device_budget if plan is None else plan.total_bytes)
+        if plan is None and tiers.device_budget:
+            memory_bytes += profile_bytes(store.info, options) + _PLAN_BYTES * store.info.num_nodes
+        _check_budget(store, memory_bytes, tiers.host_budget)
+        labels_N = store.read_labels()
+        chosen = _chosen_nodes(store, nodes, labels_N)
+        indptr, indices = store.read_indptr(), store.read_indices()
+        if plan is None and tiers.device_budget:
+            plan = _profiled_plan(store, Topology.in_memory(indptr, indices), chosen, options, tiers)
+        cached = (plan.adjacency_ids, plan.feature_ids) if plan is not None else (np.empty(0, np.int64),) * 2
+        return OpenGraph(
+            info=store.info,
+            plan=plan,
+            memory_bytes=memory_bytes,
+            nodes=chosen,
+            topology=cached_topology(indptr, indices, cached[0]),
+            features=FeatureTiers(store.read_features(), cached[1]),
+            columns=NodeColumns(store, labels_N, indptr),
+        )
+
+
+def _memory_bytes(store: GraphStore, options: LoadOptions, device_bytes: int) -> int:
+    """Add up the store, the device tier, sampling ahead and the rows in flight."""
+    info = store.info
+    in_memory = topology_bytes(store) + store.nbytes(FEATURES) + _NODE_BYTES * info.num_nodes + device_bytes
+    ids = _DECODED_BYTES * store.nbytes(ORIGINAL_ID)
+    in_flight = options.superbatch + options.prefetch + 1
+    rows = in_flight * batch_nodes(info, options) * info.feature_row_bytes
+    return in_memory + ids + sampling_bytes(info, options) + rows
+
+
+def _check_budget(store: GraphStore, memory_bytes: int, host_budget: int | None) -> None:
+    _logger.info("loading %s needs up to %d bytes of memory", store.path, memory_bytes)
+    if host_budget is not None and memory_bytes > host_budget:
+        raise BudgetError(
+            f"loading {store.path} needs up to {memory_bytes} bytes of memory and host_budget is {host_budget}: "
+            f"set host_budget to at least {memory_bytes}"
+        )
+
+
+def _chosen_nodes(store: GraphStore, nodes: Nodes, labels_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ids to visit, checked."""
+    if not isinstance(nodes, str):
+        return _given_nodes(np.asarray(nodes), store.info.num_nodes)
+    if nodes == "all":
+        return np.arange(store.info.num_nodes)
+    split = next((split for split in SPLITS if split == nodes), None)
+    if split is None:
+        raise InputError(f"nodes must be {', '.join(SPLITS)}, all, or an array of ids (got {nodes!r})")
+    chosen = store.read_split(split)
+    if store.has(LABELS):
+        chosen = chosen[labels_N[chosen] >= 0]
+    if not len(chosen):
+        raise InputError(f"{store.path} has no labelled node in its {split} split: give the ids of the nodes to visit")
+    return chosen
+
+
+def _given_nodes(ids: npt.NDArray[Any], num_nodes: int) -> npt.NDArray[np.int64]:
+    if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
+        raise InputError(f"nodes must be a 1-D array of integer ids (got {ids.ndim}-D {ids.dtype})")
+    wrong = (ids < 0) | (ids >= num_nodes)
+    if wrong.any():
+        raise InputError(f"node {ids[wrong][0]} is outside [0, {num_nodes})")
+    return ids.astype(np.int64)
+
+
+def _profiled_plan(
+    store: GraphStore, topology: Topology, nodes: IdArray, options: LoadOptions, tiers: TierOptions
+) -> CachePlan:
+    """Make the plan that `garden run` would make for these nodes and options."""
+    epochs, fanouts = tiers.profile_epochs, options.fanouts
+    profile = profile_accesses(
+        topology,
+        nodes,
+        fanouts,
+        batch_size=options.batch_size,
+        superbatch=options.superbatch,
+        seed=options.seed,
+        epochs=epochs,
+        heldout_epochs=epochs,
+        replace=options.replace,
+        threads=options.threads,
+    )
+    return build_plan(
+        profile,
+        topology.in_degree(),
+        row_bytes=max(1, store.info.feature_row_bytes),
+        id_bytes=topology.indices.itemsize,
+        device_budget=tiers.device_budget,
+        counting="input",
+        max_fanout=-1 if -1 in fanouts else max(fanouts, default=0),
+    )
