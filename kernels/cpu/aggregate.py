@@ -21,6 +21,8 @@ _UNROLL = U64(4)
 # Edges ahead of the sum whose rows are asked for; measured best of 0, 4, 8, 16 for rows of 64 and of 128 floats.
 _AHEAD = U64(16)
 _LINE_FLOATS = 16
+_WIDE = 32
+"""Rows narrower than this come faster without asking."""
 
 
 @njit(nogil=True, cache=True)
@@ -51,7 +53,8 @@ def sum_rows(
     """
     weighted, scaled = weight_S.size > 0, scale_D.size > 0
     w0 = w1 = w2 = w3 = h.dtype.type(1)
-    row_width, num_edges = U64(width), U64(indices.size)
+    row_width = U64(width)
+    last_ahead = U64(indices.size if width >= _WIDE else 0)
     for d in range(begin, end):
         row = U64(d) * row_width
         for column in range(row_width):
@@ -59,7 +62,7 @@ def sum_rows(
         e, stop = U64(indptr[d]), U64(indptr[d + 1])
         # Four edges a pass, added in order: the output row is touched a quarter as often.
         while e + _UNROLL <= stop:
-            for ahead in range(e + _AHEAD, min(e + _AHEAD + _UNROLL, num_edges)):
+            for ahead in range(e + _AHEAD, min(e + _AHEAD + _UNROLL, last_ahead)):
                 start = np.int64(indices[U64(ahead)]) * width
                 for line in range(0, width, _LINE_FLOATS):
                     prefetch(h, start + line)

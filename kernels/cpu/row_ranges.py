@@ -19,6 +19,10 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="row-ranges")
 
 
+# A forked child inherits the object but none of its threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 def worthwhile_parts(work: int, threads: int) -> int:
     """How many threads `work` operations deserve: 1 to `threads`."""
     return max(1, min(threads, work // _MIN_WORK))
