@@ -1,4 +1,4 @@
-"""The greedy choice under a byte budget: exact ranking by value density, filling, and the bound no choice can beat."""
+"""The greedy choice under a byte budget: exact ranking by value density, and filling."""
 
 from __future__ import annotations
 
@@ -67,20 +67,3 @@ def fill(size: Int64Array, budget_bytes: int) -> Int64Array:
         rest = candidates[num_fits:]
         candidates = rest[size[rest] <= budget_bytes]
     return np.concatenate(taken)
-
-
-def upper_bound(value: Int64Array, size: Int64Array, budget_bytes: int) -> float:
-    """Most value that any choice of items within the budget can have (Dantzig's bound).
-
-    Items are taken by density, the one at the border in part; with equal sizes and a budget of
-    whole items this is the best choice itself.
-    """
-    order = density_order(value, size)
-    held = np.cumsum(size[order])
-    num_fits = int(np.searchsorted(held, budget_bytes, side="right"))
-    whole = int(value[order[:num_fits]].sum())
-    if num_fits == len(order):
-        return float(whole)
-    border = order[num_fits]
-    room_bytes = budget_bytes - (int(held[num_fits - 1]) if num_fits else 0)
-    return whole + float(value[border]) * room_bytes / float(size[border])

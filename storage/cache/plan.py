@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kernels.rank_map import RankMap
 from storage.cache.files import read_arrays, write_arrays
-from storage.cache.knapsack import Int64Array, density_order, fill, upper_bound
+from storage.cache.knapsack import Int64Array, density_order, fill
 from storage.cache.profile import AccessProfile, Counting
 
 OFFSET_BYTES = 8
@@ -54,9 +54,9 @@ class CachePlan:
     predicted_adjacency_hit_rate: float
     """Share of the held-out adjacency requests that the cached lists serve."""
     oracle_feature_hit_rate: float
-    """The best that `feature_bytes` could serve of the held-out requests, chosen with hindsight."""
+    """The best that `feature_bytes` could serve of the held-out requests: the static oracle."""
     oracle_adjacency_hit_rate: float
-    """A bound on what `adjacency_bytes` could serve with hindsight (one list may count in part)."""
+    """What `adjacency_bytes` would serve of them if the held-out counts had chosen by the same rule."""
 
     @property
     def total_bytes(self) -> int:
@@ -173,8 +173,8 @@ def build_plan(
         map_bytes=num_kinds * RankMap.nbytes_for(len(in_degree_N)),
         predicted_feature_hit_rate=_share(heldout_f_N[feature_ids].sum(), heldout_f_N),
         predicted_adjacency_hit_rate=_share(heldout_a_N[adjacency_ids].sum(), heldout_a_N),
-        oracle_feature_hit_rate=_share(upper_bound(heldout_f_N, rows_bytes_N, feature_bytes), heldout_f_N),
-        oracle_adjacency_hit_rate=_share(upper_bound(heldout_a_N, list_bytes_N, lists_bytes), heldout_a_N),
+        oracle_feature_hit_rate=_hindsight(heldout_f_N, heldout_f_N, rows_bytes_N, feature_bytes),
+        oracle_adjacency_hit_rate=_hindsight(heldout_a_N * crossing_N, heldout_a_N, list_bytes_N, lists_bytes),
     )
 
 
@@ -242,6 +242,13 @@ def _choose(features: _Items, adjacency: _Items, budget_bytes: int) -> tuple[Int
 def _share(hits: float, count_N: Int64Array) -> float:
     total = int(count_N.sum())
     return float(hits) / total if total else 0.0
+
+
+def _hindsight(value_N: Int64Array, heldout_N: Int64Array, size_N: Int64Array, budget_bytes: int) -> float:
+    """Hit rate on the held-out counts of the choice that those counts themselves would make."""
+    order = density_order(value_N, size_N)
+    order = order[value_N[order] > 0]
+    return _share(heldout_N[order[fill(size_N[order], budget_bytes)]].sum(), heldout_N)
 
 
 def _curve(rank_count_N: Int64Array, count_N: Int64Array) -> npt.NDArray[np.float64]:

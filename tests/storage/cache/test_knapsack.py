@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.cache.knapsack import density_order, fill, upper_bound
+from storage.cache.knapsack import density_order, fill
 
 SMALL_ITEMS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=9)
 
@@ -59,20 +57,3 @@ def test_value_never_falls_as_the_budget_grows(items: list[tuple[int, int]]) -> 
     order = density_order(value, size)
     taken_value = [value[order][fill(size[order], budget)].sum() for budget in range(size.sum() + 2)]
     assert (np.diff(taken_value) >= 0).all()
-
-
-@given(SMALL_ITEMS, st.integers(0, 60))
-def test_bound_is_above_every_choice(items: list[tuple[int, int]], budget: int) -> None:
-    choices = [chosen for r in range(len(items) + 1) for chosen in combinations(items, r)]
-    best = max(sum(v for v, _ in chosen) for chosen in choices if sum(s for _, s in chosen) <= budget)
-    bound = upper_bound(*columns(items), budget)
-    assert bound >= best
-    assert bound <= best + max((v for v, _ in items), default=0)
-
-
-@pytest.mark.parametrize("budget", [0, 5, 10, 35, 1000])
-def test_bound_of_equal_sizes_is_the_best_choice(budget: int) -> None:
-    value = np.array([3, 9, 1, 7], np.int64)
-    size = np.full(4, 5, np.int64)
-    best = sorted(value.tolist(), reverse=True)[: budget // 5]
-    assert upper_bound(value, size, budget // 5 * 5) == sum(best)
