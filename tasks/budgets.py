@@ -11,6 +11,8 @@ import psutil
 
 from storage.errors import BudgetError, MachineError
 
+SMALL_FILES_BYTES = 1 << 20
+"""Disk for what is small whatever the graph: a picture, a manifest, the frame of an HDF5 file."""
 _logger = logging.getLogger(__name__)
 _CGROUP = Path("/sys/fs/cgroup")
 

@@ -15,7 +15,7 @@ from storage.cache.plan import CachePlan, build_plan
 from storage.cache.profile import AccessProfile
 from storage.graph_store import INDICES, GraphStore
 from storage.manifest import Manifest
-from tasks.budgets import Estimate
+from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.ingest import STORE_FILE
 from tasks.plots import plot_hit_rates
 from tasks.profile import PROFILE_FILE
@@ -45,7 +45,7 @@ def build_cache(run: RunContext) -> Manifest:
 
     def estimate() -> Estimate:
         num_nodes = int(laid_out.counts["num_nodes"])
-        return Estimate(memory_bytes=_WORK_A_NODE * num_nodes, disk_bytes=16 * num_nodes)
+        return Estimate(memory_bytes=_WORK_A_NODE * num_nodes, disk_bytes=16 * num_nodes + SMALL_FILES_BYTES)
 
     manifest = run.open_or_build(cache_spec(run.config, profiled.digest), build, estimate)
     run.picture(manifest.path(_PICTURE))

@@ -16,7 +16,7 @@ from storage.errors import InputError
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest
 from tasks.bounds import COUNT_BYTES, profile_bytes, topology_bytes
-from tasks.budgets import Estimate
+from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.ingest import STORE_FILE
 from tasks.progress import progress
 from tasks.run_context import RunContext
@@ -77,4 +77,4 @@ def sample_profile(store: GraphStore, config: PipelineConfig, *, heldout_epochs:
 def _estimate(config: PipelineConfig, path: Path) -> Estimate:
     with GraphStore.open(path) as store:
         memory = topology_bytes(store) + profile_bytes(store.info, config.sampling)
-        return Estimate(memory_bytes=memory, disk_bytes=COUNT_BYTES * store.info.num_nodes)
+        return Estimate(memory_bytes=memory, disk_bytes=COUNT_BYTES * store.info.num_nodes + SMALL_FILES_BYTES)

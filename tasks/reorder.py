@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from storage.graph_store import GraphStore
 from storage.manifest import Manifest
 from storage.order import node_order
 from tasks.bounds import profile_bytes, topology_bytes
-from tasks.budgets import Estimate, format_bytes
+from tasks.budgets import SMALL_FILES_BYTES, Estimate, format_bytes
 from tasks.ingest import STORE_FILE
 from tasks.plots import plot_degrees
 from tasks.profile import sample_profile
@@ -37,35 +38,43 @@ def reorder_graph(run: RunContext) -> Manifest:
     ingested = run.manifest(INGEST)
 
     def build(directory: Path) -> Mapping[str, Any]:
-        # A shared lock, so that a run with another order does not collect the store under our hands.
-        with locked(lock_file(ingested.directory), shared=True):
-            if ingested.missing_files():
-                raise MachineError(f"{REORDER}: another run has just collected the ingested store; run again")
-            return _lay_out(run.config, ingested.path(STORE_FILE), directory)
+        with _ingested_store(ingested) as store:
+            return _lay_out(run.config, store, directory)
 
-    manifest = run.open_or_build(
-        reorder_spec(run.config, ingested.digest), build, lambda: _estimate(run.config, ingested.path(STORE_FILE))
-    )
+    def estimate() -> Estimate:
+        with _ingested_store(ingested) as store:
+            return _estimate(run.config, store)
+
+    manifest = run.open_or_build(reorder_spec(run.config, ingested.digest), build, estimate)
     if not run.config.layout.keep_ingest and (freed := run.artifacts.collect(ingested)):
         _logger.info("%s: collected the ingested store, %s", REORDER, format_bytes(freed))
     run.picture(manifest.path(_PICTURE))
     return manifest
 
 
-def _lay_out(config: PipelineConfig, source: Path, directory: Path) -> Mapping[str, Any]:
+@contextlib.contextmanager
+def _ingested_store(ingested: Manifest) -> Iterator[GraphStore]:
+    """Open the ingested store under a shared lock, so that a run with another order does not collect it meanwhile."""
+    with locked(lock_file(ingested.directory), shared=True):
+        if ingested.missing_files():
+            raise MachineError(f"{REORDER}: another run has just collected the ingested store; run again")
+        with GraphStore.open(ingested.path(STORE_FILE)) as store:
+            yield store
+
+
+def _lay_out(config: PipelineConfig, store: GraphStore, directory: Path) -> Mapping[str, Any]:
     layout = config.layout
-    with GraphStore.open(source) as store:
-        new_to_old, in_degree, out_degree = _order(config, store)
-        lay_out(store, new_to_old, directory / STORE_FILE, order=layout.order, block_bytes=int(layout.block_bytes))
-        plot_degrees(in_degree, out_degree, directory / _PICTURE)
-        return {
-            "num_nodes": store.info.num_nodes,
-            "num_edges": store.info.num_edges,
-            "feature_row_bytes": store.info.feature_row_bytes,
-            "max_in_degree": int(in_degree.max(initial=0)),
-            "max_out_degree": int(out_degree.max(initial=0)),
-            "nodes_moved": int(np.count_nonzero(new_to_old != np.arange(len(new_to_old)))),
-        }
+    new_to_old, in_degree, out_degree = _order(config, store)
+    lay_out(store, new_to_old, directory / STORE_FILE, order=layout.order, block_bytes=int(layout.block_bytes))
+    plot_degrees(in_degree, out_degree, directory / _PICTURE)
+    return {
+        "num_nodes": store.info.num_nodes,
+        "num_edges": store.info.num_edges,
+        "feature_row_bytes": store.info.feature_row_bytes,
+        "max_in_degree": int(in_degree.max(initial=0)),
+        "max_out_degree": int(out_degree.max(initial=0)),
+        "nodes_moved": int(np.count_nonzero(new_to_old != np.arange(len(new_to_old)))),
+    }
 
 
 def _order(
@@ -80,10 +89,9 @@ def _order(
     return order, np.diff(indptr), out_degree
 
 
-def _estimate(config: PipelineConfig, source: Path) -> Estimate:
+def _estimate(config: PipelineConfig, store: GraphStore) -> Estimate:
     """Add up the adjacency, which orders are found from, and what rewriting the store takes."""
-    with GraphStore.open(source) as store:
-        memory = topology_bytes(store) + estimate_layout_memory_bytes(store.info)
-        if config.layout.order == "hotness":
-            memory += profile_bytes(store.info, config.sampling)
-        return Estimate(memory_bytes=memory, disk_bytes=estimate_store_bytes(store.info))
+    memory = topology_bytes(store) + estimate_layout_memory_bytes(store.info)
+    if config.layout.order == "hotness":
+        memory += profile_bytes(store.info, config.sampling)
+    return Estimate(memory_bytes=memory, disk_bytes=estimate_store_bytes(store.info) + SMALL_FILES_BYTES)

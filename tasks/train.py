@@ -23,7 +23,7 @@ from storage.graph_store import FEATURES, LABELS, GraphStore
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
 from tasks.bounds import batch_nodes, sampling_bytes, topology_bytes
-from tasks.budgets import Estimate
+from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.build_cache import PLAN_FILE
 from tasks.checkpoint import save_model
 from tasks.ingest import STORE_FILE
@@ -188,4 +188,4 @@ def _estimate(run: RunContext, path: Path) -> Estimate:
         exact = 2 * 4 * info.num_nodes * widest
         memory = in_memory + sampling_bytes(info, config.sampling) + rows_in_flight + max(steps, exact)
         weights = 4 * (widest + info.num_classes) * config.model.hidden * (len(config.sampling.fanouts) + 2) * 2
-        return Estimate(memory_bytes=memory, disk_bytes=5 * weights + (1 << 20))
+        return Estimate(memory_bytes=memory, disk_bytes=5 * weights + SMALL_FILES_BYTES)

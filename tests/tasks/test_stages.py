@@ -1,0 +1,169 @@
+"""The five stages in one process, without Prefect around them: what they leave, keep, collect and refuse."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conf.load import load_config
+from storage.atomic import lock_file, locked
+from storage.cache.plan import CachePlan
+from storage.errors import BudgetError, InputError, MachineError
+from storage.graph_store import GraphStore
+from tasks.build_cache import build_cache
+from tasks.ingest import STORE_FILE, ingest_graph
+from tasks.profile import profile_graph
+from tasks.reorder import reorder_graph
+from tasks.run_context import RunContext
+from tasks.specs import STAGES
+from tasks.tracking import Tracking
+from tasks.train import train_model
+
+TINY = ("data.demo.nodes=500", "data.demo.edges=4000", "profile.heldout_epochs=2", "cache.device_budget=20kB")
+TASKS = dict(zip(STAGES, (ingest_graph, reorder_graph, profile_graph, build_cache, train_model), strict=True))
+
+
+@pytest.fixture(scope="module")
+def tracking(tmp_path_factory: pytest.TempPathFactory) -> Tracking:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        return Tracking.connect(tmp_path_factory.mktemp("tracking"), "stages")
+
+
+Run = Callable[..., RunContext]
+
+
+@pytest.fixture
+def run(tracking: Tracking, tmp_path: Path) -> Run:
+    """Runs stages of the tiny demo, or of another preset, in a fresh state directory."""
+
+    def run(until: str, *overrides: str, preset: str = "demo", may_build: Sequence[str] = STAGES) -> RunContext:
+        base = TINY if preset == "demo" else ()
+        config = load_config(preset, [*base, f"state_dir={tmp_path / 'state'}", "training.epochs=1", *overrides])
+        with tracking.parent_run("stages", {}) as parent:
+            context = RunContext(config, tracking, parent, may_build=may_build)
+            for stage in STAGES[: STAGES.index(until) + 1]:
+                TASKS[stage].fn(context)
+        return context
+
+    return run
+
+
+def reused(context: RunContext) -> list[str]:
+    return [stage for stage, outcome in context.outcomes.items() if outcome.reused]
+
+
+def test_each_stage_is_built_once(run: Run) -> None:
+    assert reused(run("train")) == []
+    assert reused(run("train")) == list(STAGES[:4])
+
+
+def test_no_stage_writes_more_than_it_estimated(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        context = run("train")
+    estimates = {r.args[0]: r.args for r in caplog.records if isinstance(r.args, tuple) and "needs up to" in r.msg}
+    assert set(estimates) == set(STAGES)
+    units = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+    for stage, outcome in context.outcomes.items():
+        amount, unit = str(estimates[stage][3]).split()
+        assert outcome.manifest.nbytes <= float(amount) * units[unit] * 1.01, stage
+
+
+def test_the_ingested_store_is_collected_unless_it_is_kept(run: Run) -> None:
+    collected = run("reorder").manifest("ingest")
+    assert collected.missing_files() == [STORE_FILE]
+    again = run("reorder")
+    assert reused(again) == ["ingest", "reorder"]
+    kept = run("reorder", "layout.keep_ingest=true")
+    assert reused(kept) == ["reorder"]
+    assert kept.manifest("ingest").missing_files() == []
+
+
+def test_another_order_ingests_again_what_was_collected(run: Run) -> None:
+    run("reorder")
+    assert reused(run("reorder", "layout.order=none")) == []
+    assert reused(run("reorder")) == ["ingest", "reorder"]
+
+
+def test_a_damaged_laid_out_store_is_built_again_from_the_start(run: Run) -> None:
+    first = run("reorder")
+    path = first.manifest("reorder").path(STORE_FILE)
+    path.write_bytes(path.read_bytes()[:-1])
+    again = run("reorder")
+    assert reused(again) == []
+    with GraphStore.open(again.manifest("reorder").path(STORE_FILE)) as store:
+        store.verify()
+
+
+@pytest.mark.parametrize("order", ["degree", "hotness", "locality", "none"])
+def test_every_order_keeps_the_graph(run: Run, order: str) -> None:
+    context = run("reorder", f"layout.order={order}", "layout.keep_ingest=true")
+    with (
+        GraphStore.open(context.manifest("ingest").path(STORE_FILE)) as old,
+        GraphStore.open(context.manifest("reorder").path(STORE_FILE)) as new,
+    ):
+        new_to_old = new.read_new_to_old()
+        assert sorted(new_to_old) == list(range(500))
+        assert (new_to_old != np.arange(500)).any() == (order != "none")
+        np.testing.assert_array_equal(new.read_features(), old.read_features()[new_to_old])
+        np.testing.assert_array_equal(new.read_labels(), old.read_labels()[new_to_old])
+
+
+def test_the_plan_fills_the_budget_and_no_more(run: Run) -> None:
+    for budget in (0, 1, 1000, 20_000, 10**9):
+        plan = CachePlan.load(run("cache", f"cache.device_budget={budget}").manifest("cache").path("plan.h5"))
+        assert plan.feature_bytes + plan.adjacency_bytes + plan.map_bytes <= budget
+
+
+def test_a_flow_that_may_not_build_a_stage_says_which_to_run(run: Run) -> None:
+    with pytest.raises(InputError, match=r"no finished ingest stage.*--until ingest"):
+        run("cache", may_build=("profile", "cache"))
+    run("reorder")
+    assert reused(run("cache", may_build=("profile", "cache"))) == ["ingest", "reorder"]
+    assert reused(run("train", may_build=("train",))) == list(STAGES[:4])
+
+
+def test_a_graph_without_labels_is_prepared_but_not_trained_on(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "edges.txt").write_text("".join(f"{i} {(i * 7) % 50}\n" for i in range(200)))
+    settings = (f"data.edges={tmp_path / 'edges.txt'}", "data.features=", "data.labels=")
+    assert list(run("cache", *settings, preset="edge_list").outcomes) == list(STAGES[:4])
+    with pytest.raises(InputError, match=r"the graph has no labels.*--until cache"):
+        run("train", *settings, preset="edge_list")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_budget_too_small_stops_each_stage_before_it_starts(run: Run, stage: str) -> None:
+    if stage != "ingest":
+        run(STAGES[STAGES.index(stage) - 1])
+    for budget in ("host_budget", "disk_budget"):
+        with pytest.raises(BudgetError, match=rf"{stage} needs \d+ bytes .* set {budget} to at least \d+"):
+            run(stage, f"{budget}=10")
+
+
+def test_the_smallest_budget_that_an_error_names_will_do(run: Run) -> None:
+    with pytest.raises(BudgetError) as caught:
+        run("ingest", "host_budget=10")
+    run("ingest", f"host_budget={str(caught.value).split()[-1]}")
+
+
+def test_a_store_that_another_run_collected_is_a_machine_error(tracking: Tracking, run: Run, tmp_path: Path) -> None:
+    first = run("ingest")
+    with tracking.parent_run("race", {}) as parent:
+        context = RunContext(first.config, tracking, parent)
+        ingested = ingest_graph.fn(context)
+        context.artifacts.collect(ingested)
+        with pytest.raises(MachineError, match="collected the ingested store; run again"):
+            reorder_graph.fn(context)
+
+
+def test_two_trainings_of_one_configuration_do_not_mix(run: Run) -> None:
+    trained = run("train")
+    with (
+        locked(lock_file(trained.manifest("train").directory)),
+        pytest.raises(MachineError, match="another process is running the train stage"),
+    ):
+        run("train")
