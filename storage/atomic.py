@@ -76,13 +76,8 @@ def building(directory: Path) -> Iterator[Path]:
         _sync_tree(partial)
         _replace_directory(partial, directory)
     except OSError as error:
-        if not _says_disk_full(error):
-            raise
-        free = shutil.disk_usage(directory.parent).free
-        raise MachineError(
-            f"the disk is full: writing {directory} stopped with {free:,} bytes free; "
-            "free some space or set state_dir to another disk"
-        ) from error
+        _raise_where_disk_is_full(error, directory)
+        raise
     finally:
         _remove(partial)
 
@@ -106,17 +101,32 @@ def remove_leftovers(parent: Path) -> list[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Replace a small file's content in one step, as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Replace a small file's content in one step: temporary file, fsync, rename, fsync of the directory.
 
     The temporary file has one name, so a dead writer's is overwritten by the next; where several processes may
     write, each holds a lock meanwhile.
+
+    Raises
+    ------
+    MachineError
+        If the disk is full; the old content stays, and nothing else is left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + _PARTIAL_SUFFIX)
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        _raise_where_disk_is_full(error, path)
+        raise
     temporary.replace(path)
     sync_directory(path.parent)
 
@@ -157,6 +167,12 @@ def _remove(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def _says_disk_full(error: OSError) -> bool:
-    """HDF5 wraps the system's error and keeps only its text."""
-    return error.errno in _DISK_FULL or os.strerror(errno.ENOSPC) in str(error)
+def _raise_where_disk_is_full(error: OSError, path: Path) -> None:
+    """Say what to do; HDF5 wraps the system's error and keeps only its text."""
+    if error.errno not in _DISK_FULL and os.strerror(errno.ENOSPC) not in str(error):
+        return
+    free = shutil.disk_usage(path.parent).free
+    raise MachineError(
+        f"the disk is full: writing {path} stopped with {free:,} bytes free; "
+        "free some space or set state_dir to another disk"
+    ) from error

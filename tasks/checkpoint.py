@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kernels.nn.model import GnnModel, ModelSpec, build_model
-from storage.atomic import sync_directory, write_text
+from storage.atomic import write_bytes, write_text
 from storage.errors import FormatVersionError, InputError, StorageError
 from tasks.training_types import StateDict
 
@@ -44,8 +44,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
     Raises
     ------
-    OSError
-        If the file cannot be written; the old one stays.
+    MachineError
+        If the disk is full; the old checkpoint stays.
     """
     values = {field.name: getattr(checkpoint, field.name) for field in fields(Checkpoint)}
     _save_tensors(path, {"format_version": FORMAT_VERSION, **values})
@@ -81,7 +81,6 @@ def load_checkpoint(path: Path, digest: str) -> Checkpoint:
 
 def save_model(directory: Path, spec: ModelSpec, state_dict: StateDict) -> None:
     """Write `arch.json` (the network) and `state_dict.pt` (its weights) to a directory."""
-    directory.mkdir(parents=True, exist_ok=True)
     _save_tensors(directory / WEIGHTS_FILE, state_dict)
     write_text(directory / SPEC_FILE, json.dumps(spec.to_dict(), indent=2) + "\n")
 
@@ -107,14 +106,9 @@ def load_model(directory: Path) -> GnnModel:
 
 
 def _save_tensors(path: Path, values: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        torch.save(dict(values), file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_directory(path.parent)
+    content = io.BytesIO()
+    torch.save(dict(values), content)
+    write_bytes(path, content.getbuffer())
 
 
 def _load_tensors(path: Path) -> dict[str, Any]:

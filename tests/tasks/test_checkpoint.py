@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 import torch
 
 from kernels.nn.model import ModelSpec, build_model
-from storage.errors import FormatVersionError, InputError, StorageError
+from storage.errors import FormatVersionError, InputError, MachineError, StorageError
 from tasks.checkpoint import Checkpoint, load_checkpoint, load_model, save_checkpoint, save_model
 
 SPEC = ModelSpec("sage", in_dim=4, hidden=8, num_classes=3, num_layers=2)
@@ -21,7 +23,6 @@ SPEC = ModelSpec("sage", in_dim=4, hidden=8, num_classes=3, num_layers=2)
 def made_checkpoint() -> Checkpoint:
     model = build_model(SPEC, seed=0)
     optimizer = torch.optim.Adam(model.parameters())
-    model([], torch.randn(3, 4)) if not SPEC.needs_graph else None
     return Checkpoint(
         "abc", model.state_dict(), optimizer.state_dict(), model.state_dict(), [{"epoch": 0, "loss": 1.5}]
     )
@@ -92,6 +93,17 @@ def test_a_failed_write_leaves_the_old_checkpoint(path: Path) -> None:
     unsavable = replace(made_checkpoint(), optimizer={"lambda": lambda: None})
     with pytest.raises((AttributeError, pickle.PicklingError)):
         save_checkpoint(path, unsavable)
+    assert load_checkpoint(path, "abc").digest == "abc"
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(MachineError, match="disk is full"):
+        save_checkpoint(path, replace(made_checkpoint(), digest="new"))
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     assert load_checkpoint(path, "abc").digest == "abc"
 
 
