@@ -181,9 +181,12 @@ def _orchestrator(state_dir: Path) -> Iterator[Any]:
 
 
 def _where_to_look(config: PipelineConfig, summary: dict[str, Any]) -> dict[str, str]:
+    from flows.servers import running_servers
+
     folder = config.state_dir / "runs" / str(summary["mlflow_run_id"])
+    served = str(summary["mlflow_run_url"])
     return {
-        "curves, pictures, all settings": f"garden up, then {summary['mlflow_run_url']}",
+        "curves, pictures, all settings": served if running_servers(config.state_dir) else f"garden up, then {served}",
         "this summary": str(folder / "summary.json"),
         "artifacts": str(config.state_dir / "artifacts"),
     }

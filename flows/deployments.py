@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, cast
 
 from prefect import serve
@@ -11,9 +13,11 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 
+from flows.environment import STATE_DIR_VARIABLE
 from flows.pipeline import pipeline
 from flows.prepare_graph import prepare_graph
 from flows.profile_and_cache import profile_and_cache
+from flows.run import DEMO
 from flows.train_model import train_model
 
 FLOWS: tuple[Flow[..., Any], ...] = (pipeline, prepare_graph, profile_and_cache, train_model)
@@ -41,10 +45,21 @@ def kept_schedules(deployment: str) -> list[DeploymentScheduleCreate]:
     ]
 
 
+def default_parameters() -> dict[str, Any]:
+    """Return what the forms are filled in with: the demo, in the state directory of the servers."""
+    state_dir = Path(os.environ.get(STATE_DIR_VARIABLE, DEMO.state_dir))
+    return {"config": DEMO.model_copy(update={"state_dir": state_dir}).model_dump(mode="json")}
+
+
 def main() -> None:
     """Serve until stopped."""
     deployments = [
-        flow.to_deployment(name=_NAME, concurrency_limit=1, schedules=kept_schedules(f"{flow.name}/{_NAME}"))
+        flow.to_deployment(
+            name=_NAME,
+            parameters=default_parameters(),
+            concurrency_limit=1,
+            schedules=kept_schedules(f"{flow.name}/{_NAME}"),
+        )
         for flow in FLOWS
     ]
     # Called outside of an event loop, `to_deployment` returns the deployment itself.

@@ -9,6 +9,9 @@ from pathlib import Path
 OUR_LOGGERS = ("flows", "tasks", "storage", "kernels")
 """Top-level loggers of this project."""
 
+STATE_DIR_VARIABLE = "GARDEN_STATE_DIR"
+"""Names the state directory of the servers: what runs started from the UI use unless they are told otherwise."""
+
 
 def prefect_settings(state_dir: Path) -> dict[str, str]:
     """Return the settings that hold for every Prefect process of a state directory, server or client.

@@ -16,7 +16,7 @@ from pathlib import Path
 from subprocess import Popen, run
 
 from flows.child_process import spawn, stop
-from flows.environment import prefect_settings
+from flows.environment import STATE_DIR_VARIABLE, prefect_settings
 from storage.atomic import locked, write_text
 from storage.errors import MachineError
 from tasks.processes import is_dead, this_process
@@ -202,6 +202,7 @@ def _environment(state_dir: Path, addresses: Addresses) -> dict[str, str]:
         | {
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": origins,  # by default any web page could start runs
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+            STATE_DIR_VARIABLE: str(state_dir),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), kept.get("PYTHONPATH")))),
         }
     )
