@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import InputError
-from storage.formats.base import EdgeChunk, IdArray
+from storage.formats.base import EdgeChunk, IdArray, read_ahead
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -61,7 +61,7 @@ def build_csc(
 ) -> Csc:
     """Build the CSC of a stream of edges, which is read twice.
 
-    Memory: `indptr`, `indices` and one chunk; then one id a node while duplicates are counted. `symmetrize` holds
+    Memory: `indptr`, `indices` and two chunks; then one id a node while duplicates are counted. `symmetrize` holds
     both directions of every edge before it merges duplicates.
 
     Parameters
@@ -88,7 +88,7 @@ def build_csc(
     """
     indptr = np.zeros(num_nodes + 2, np.int64)
     rows_read = loops = 0
-    for src, dst in read_chunks():
+    for src, dst in read_ahead(read_chunks()):
         bad, chunk_loops = _count_edges(src, dst, indptr, symmetrize, remove_self_loops)
         if bad >= 0:
             raise _out_of_range(src, dst, bad, rows_read, num_nodes, locate)
@@ -97,7 +97,7 @@ def build_csc(
     # indptr[v + 1] is the start of row v; filling moves it to the row's end, which is where row v + 1 starts.
     np.cumsum(indptr, out=indptr)
     indices = empty_ids(int(indptr[-1]), num_nodes)
-    for src, dst in read_chunks():
+    for src, dst in read_ahead(read_chunks()):
         if not _fill_rows(src, dst, indptr, indices, symmetrize, remove_self_loops):
             raise InputError("the edges changed while they were read: run again when nothing writes to them")
     if indptr[-2] != indptr[-1]:

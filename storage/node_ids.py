@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from storage.csc import empty_ids
 from storage.errors import InputError
-from storage.formats.base import EdgeChunk, EdgeReader, IdArray, NumberedEdges
+from storage.formats.base import EdgeChunk, EdgeReader, IdArray, NumberedEdges, read_ahead
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -124,7 +124,7 @@ def discover_ids(reader: EdgeReader) -> NodeIds:
     """
     keys = np.full(_FIRST_CAPACITY, EMPTY)
     size = row = 0
-    for chunk in reader.chunks():
+    for chunk in read_ahead(reader.chunks()):
         for ids in chunk:
             if ids.min(initial=0) < 0:
                 place = int(np.argmax(ids < 0))

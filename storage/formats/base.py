@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 IdArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 EdgeChunk = tuple[IdArray, IdArray]
 
-CHUNK_EDGES = 1 << 20
+CHUNK_EDGES = 1 << 19
 """Edges a chunk that readers aim for: large enough to amortise Python, small beside any graph worth chunking."""
 CHUNK_BYTES = 8 << 20
 """Bytes a chunk of feature rows that readers aim for."""
@@ -131,6 +132,16 @@ class GraphSource:
     def edge_chunks(self) -> Iterator[EdgeChunk]:
         """Read the edges anew."""
         return self.edges.chunks()
+
+
+def read_ahead(chunks: Iterable[EdgeChunk]) -> Iterator[EdgeChunk]:
+    """Read the next chunk in a thread of its own while the present one is worked on."""
+    reader = iter(chunks)
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
+        coming = pool.submit(next, reader, None)
+        while (chunk := coming.result()) is not None:
+            coming = pool.submit(next, reader, None)
+            yield chunk
 
 
 def rows_per_chunk(row_bytes: int) -> int:
