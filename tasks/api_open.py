@@ -28,7 +28,8 @@ NodeSet = Split | Literal["all"]
 Nodes = NodeSet | npt.ArrayLike
 
 _logger = logging.getLogger(__name__)
-_NODE_BYTES = 112  # labels, degrees, the tiers' scratch table, the nodes to visit and one epoch's order of them
+_NODE_BYTES = 48  # labels, degrees and the tiers' scratch table
+_VISIT_BYTES = 64  # a node to visit: its id, and one epoch's order
 _PLAN_BYTES = 128  # a node, while a plan is made of a profile
 _DECODED_BYTES = 5  # a byte of text ids: itself, and four of a decoded character
 
@@ -107,7 +108,7 @@ class TierOptions:
             highest = max(ids.max(initial=-1) for ids in (plan.feature_ids, plan.adjacency_ids))
             if highest >= num_nodes:
                 raise InputError(
-                    f"the cache plan holds node {highest}, the store has {num_nodes}: it is another's plan"
+                    f"the plan caches node {highest}, the store has {num_nodes} nodes: it is another store's"
                 )
         return plan
 
@@ -142,12 +143,14 @@ def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: Tier
     """
     with GraphStore.open(store_path) as store:
         plan = tiers.plan(store.info.num_nodes)
+        given = nodes if isinstance(nodes, str) else _given_nodes(np.asarray(nodes), store.info.num_nodes)
         memory_bytes = _memory_bytes(store, options, tiers.device_budget if plan is None else plan.total_bytes)
+        memory_bytes += _VISIT_BYTES * max(store.info.num_nodes, len(given))
         if plan is None and tiers.device_budget:
             memory_bytes += profile_bytes(store.info, options) + _PLAN_BYTES * store.info.num_nodes
         _check_budget(store, memory_bytes, tiers.host_budget)
         labels_N = store.read_labels()
-        chosen = _chosen_nodes(store, nodes, labels_N)
+        chosen = _chosen_nodes(store, given, labels_N)
         indptr, indices = store.read_indptr(), store.read_indices()
         if plan is None and tiers.device_budget:
             plan = _profiled_plan(store, Topology.in_memory(indptr, indices), chosen, options, tiers)
@@ -182,10 +185,12 @@ def _check_budget(store: GraphStore, memory_bytes: int, host_budget: int | None)
         )
 
 
-def _chosen_nodes(store: GraphStore, nodes: Nodes, labels_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Ids to visit, checked."""
+def _chosen_nodes(
+    store: GraphStore, nodes: str | npt.NDArray[np.int64], labels_N: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Ids to visit."""
     if not isinstance(nodes, str):
-        return _given_nodes(np.asarray(nodes), store.info.num_nodes)
+        return nodes
     if nodes == "all":
         return np.arange(store.info.num_nodes)
     split = next((split for split in SPLITS if split == nodes), None)

@@ -1,0 +1,314 @@
+"""The Python API: the same mini-batches as the trainer's, whatever nodes, plans and budgets; no thread left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from kernels.nn.model import GnnModel, build_model
+from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler, shuffled_batches
+from kernels.topology import Topology
+from storage.cache.plan import CachePlan
+from storage.errors import BudgetError, InputError, StorageError
+from storage.graph_store import write_store
+from tasks.api import Batch, GraphLoader
+from tasks.trainer import train
+from tasks.training_types import Splits, TrainOptions
+from tests.graphs import power_law_graph
+from tests.storage.stores import write_small_store
+
+FANOUTS = [3, 5]
+SMALL: dict[str, Any] = {"fanouts": FANOUTS, "batch_size": 256, "seed": 11}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A store of 3000 nodes and what is in it; labels run from -1 to 4."""
+    path = tmp_path_factory.mktemp("store") / "graph.h5"
+    return path, write_small_store(path)
+
+
+@pytest.fixture
+def path(stored: tuple[Path, dict[str, Any]]) -> Path:
+    return stored[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and not set(threading.enumerate()) <= before:
+        time.sleep(0.01)
+    assert set(threading.enumerate()) <= before
+
+
+def batches_of(path: Path, nodes: Any = "train", *, epoch: int = 0, **options: Any) -> list[Batch]:
+    with GraphLoader(path, nodes, **SMALL | options) as loader:
+        return list(loader.epoch(epoch))
+
+
+def is_equal(left: list[Batch], right: list[Batch]) -> bool:
+    return len(left) == len(right) and all(
+        torch.equal(a.rows, b.rows)
+        and np.array_equal(a.sample.input_nodes, b.sample.input_nodes)
+        and all(np.array_equal(x.indices, y.indices) for x, y in zip(a.mfgs, b.mfgs, strict=True))
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+class TestBatches:
+    def test_batch_holds_what_the_store_says(self, stored: tuple[Path, dict[str, Any]]) -> None:
+        path, contents = stored
+        topology = Topology.in_memory(contents["indptr"], contents["indices"])
+        sampler = NeighborSampler(topology, FANOUTS, seed=11, purpose=Purpose.TRAIN)
+        nodes = contents["splits"]["train"]
+        nodes = nodes[contents["labels"][nodes] >= 0]
+        seeds = shuffled_batches(nodes, 256, seed=11, epoch=2)
+        batches = batches_of(path, epoch=2)
+        assert len(batches) == len(seeds)
+        for index, batch in enumerate(batches):
+            wanted = sampler.sample([seeds[index]], epoch=2, first_batch=index).samples[0]
+            assert batch.identity == (11, 2, index)
+            assert batch.input_nodes.tolist() == wanted.input_nodes.tolist()
+            assert batch.seed_nodes.tolist() == seeds[index].tolist()
+            for mfg, hop in zip(batch.mfgs, reversed(wanted.hops), strict=True):
+                assert np.array_equal(mfg.indices, hop.indices)
+            assert np.array_equal(batch.x.numpy(), contents["features"][wanted.input_nodes])
+            assert np.array_equal(batch.y.numpy(), contents["labels"][seeds[index]])
+            assert np.array_equal(batch.original_ids, contents["original_ids"][seeds[index]])
+            assert np.array_equal(batch.degrees.in_degree, topology.in_degree()[wanted.input_nodes])
+            out_degree = np.bincount(topology.indices, minlength=3000)
+            assert np.array_equal(batch.degrees.out_degree, out_degree[wanted.input_nodes])
+
+    def test_loop_of_ones_own_trains_as_the_trainer(self, stored: tuple[Path, dict[str, Any]]) -> None:
+        """The losses of `train` bit for bit: same batches, same weights, same dropout."""
+        path, contents = stored
+        options = TrainOptions(kind="sage", fanouts=(3, 5), hidden=8, epochs=2, batch_size=256, seed=11)
+        empty = np.empty(0, np.int64)
+        splits = Splits(contents["splits"]["train"], empty, empty)
+        losses = []
+        with GraphLoader(path, **SMALL) as loader:
+            result = train(loader.topology, loader.features, contents["labels"], splits, None, options, num_classes=5)
+            model = build_model(options.model_spec(loader.info.feature_dim, loader.info.num_classes), seed=11)
+            optimizer = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
+            for epoch in range(2):
+                losses.append(run_epoch(loader, model, optimizer, epoch))
+        assert losses == [report.loss for report in result.history]
+
+    def test_speed_options_change_nothing(self, path: Path) -> None:
+        plain = batches_of(path)
+        assert is_equal(batches_of(path, superbatch=1, threads=1, prefetch=1), plain)
+        assert is_equal(batches_of(path, superbatch=7, threads=3, device_budget=40_000, profile_epochs=1), plain)
+
+    def test_epochs_differ_and_repeat(self, path: Path) -> None:
+        with GraphLoader(path, **SMALL) as loader:
+            epoch = loader.epoch(0)
+            first = list(epoch)
+            assert len(epoch) == len(loader) == len(first)
+            assert epoch.stats.sample_s > 0
+            assert epoch.stats.adjacency_reads.host_rows == sum(hop.num_dst for b in first for hop in b.sample.hops)
+            assert is_equal(list(epoch), first)
+            assert not is_equal(list(loader.epoch(1)), first)
+            with pytest.raises(InputError, match="epoch must be >= 0"):
+                loader.epoch(-1)
+
+    def test_unshuffled_batches_keep_the_order_and_never_repeat_trainings_draws(self, path: Path) -> None:
+        nodes = np.arange(2000, 1400, -1)
+        batches = batches_of(path, nodes, shuffle=False)
+        assert torch.cat([batch.seed_nodes for batch in batches]).tolist() == nodes.tolist()
+        one, other = (batches_of(path, [17], shuffle=shuffle, fanouts=[2] * 3) for shuffle in (True, False))
+        assert not is_equal(one, other)
+
+    def test_small_dtypes_and_text_ids_come_as_stored(self, tmp_path: Path) -> None:
+        rows = (np.arange(12).reshape(4, 3) % 2).astype(np.uint8)
+        indptr, indices = np.array([0, 1, 2, 3, 3]), np.array([1, 2, 3], np.int32)
+        ids = np.array(["ä", "b", "c", "dd"])
+        write_store(
+            tmp_path / "g.h5", indptr=indptr, indices=indices, features=rows, original_ids=ids, block_bytes=4096
+        )
+        (batch,) = batches_of(tmp_path / "g.h5", [3, 0])
+        assert batch.rows.dtype == torch.uint8
+        assert batch.x.dtype == torch.float32
+        assert dict(zip(batch.seed_nodes.tolist(), batch.original_ids.tolist(), strict=True)) == {0: "ä", 3: "dd"}
+        assert batch.y.tolist() == [-1, -1]
+
+    def test_no_fanouts_and_no_features(self, tmp_path: Path) -> None:
+        write_store(tmp_path / "g.h5", indptr=np.array([0, 1, 2]), indices=np.array([1, 0], np.int32), block_bytes=4096)
+        (batch,) = batches_of(tmp_path / "g.h5", "all", fanouts=[])
+        assert batch.mfgs == ()
+        assert batch.x.shape == (2, 0)
+
+
+def run_epoch(loader: GraphLoader, model: GnnModel, optimizer: torch.optim.Optimizer, epoch: int) -> float:
+    """Mean loss, added up as the trainer adds it."""
+    total, num_nodes = 0.0, 0
+    for batch in loader.epoch(epoch):
+        logits = model(batch.sample.hops, batch.rows, dropout_identity=batch.identity)
+        loss = functional.cross_entropy(logits, batch.y)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        total, num_nodes = total + float(loss.detach()) * len(batch.y), num_nodes + len(batch.y)
+    return total / num_nodes
+
+
+class TestNodes:
+    def test_splits_leave_out_the_unlabelled(self, stored: tuple[Path, dict[str, Any]]) -> None:
+        path, contents = stored
+        seen = torch.cat([batch.seed_nodes for batch in batches_of(path, "valid")])
+        valid = contents["splits"]["valid"]
+        assert sorted(seen.tolist()) == valid[contents["labels"][valid] >= 0].tolist()
+        assert sum(len(batch.y) for batch in batches_of(path, "all")) == 3000
+
+    def test_duplicates_share_a_row_of_their_batch(self, path: Path) -> None:
+        (batch,) = batches_of(path, [5, 9, 5, 9, 5], shuffle=False)
+        assert batch.seed_nodes.tolist() == [5, 9]
+        assert batch.seed_inverse.tolist() == [0, 1, 0, 1, 0]
+        (shuffled,) = batches_of(path, [5, 9, 5, 9, 5])
+        assert len(shuffled.y) == 2
+        assert len(shuffled.seed_inverse) == 5
+
+    @pytest.mark.parametrize("nodes", [[], np.empty(0, np.int32), torch.empty(0, dtype=torch.int64)])
+    def test_no_nodes_are_no_batches(self, path: Path, nodes: Any) -> None:
+        assert batches_of(path, nodes) == []
+
+    @pytest.mark.parametrize(
+        ("nodes", "message"),
+        [
+            ([1, 3000], r"node 3000 is outside \[0, 3000\)"),
+            ([-1], r"node -1 is outside"),
+            ([2**63], r"node 9223372036854775808 is outside"),
+            ([1.0], "1-D array of integer ids .got 1-D float64"),
+            (np.ones(3000, bool), "got 1-D bool"),
+            ([[1]], "got 2-D int64"),
+            ("training", "nodes must be train, valid, test, all, or an array of ids .got 'training'"),
+        ],
+    )
+    def test_wrong_nodes_are_refused(self, path: Path, nodes: Any, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            GraphLoader(path, nodes, **SMALL)
+
+    def test_empty_split_is_refused(self, tmp_path: Path) -> None:
+        write_small_store(tmp_path / "g.h5", splits={"train": np.array([1])}, labels=np.full(3000, -1))
+        for split in ("train", "valid"):
+            with pytest.raises(InputError, match=f"no labelled node in its {split} split"):
+                GraphLoader(tmp_path / "g.h5", split, **SMALL)
+
+
+class TestTiers:
+    def test_budget_is_kept_and_serves(self, path: Path) -> None:
+        with GraphLoader(path, device_budget=30_000, profile_epochs=2, **SMALL) as loader:
+            assert loader.plan is not None
+            assert 0 < loader.device_bytes == loader.plan.total_bytes <= 30_000
+            for epoch in range(3):
+                for _ in loader.epoch(epoch):
+                    pass
+            assert loader.features.reads.hit_rate == pytest.approx(loader.plan.predicted_feature_hit_rate, abs=0.03)
+
+    def test_plan_is_taken_from_an_object_or_a_file(self, path: Path, tmp_path: Path) -> None:
+        with GraphLoader(path, device_budget=30_000, profile_epochs=1, **SMALL) as loader:
+            plan = loader.plan
+        assert plan is not None
+        plan.save(tmp_path / "plan.h5")
+        for given in (plan, tmp_path / "plan.h5", str(tmp_path / "plan.h5")):
+            with GraphLoader(path, cache_plan=given, **SMALL) as loader:
+                assert loader.device_bytes == plan.total_bytes
+                assert isinstance(loader.plan, CachePlan)
+
+    def test_wrong_plans_are_refused(self, path: Path, tmp_path: Path) -> None:
+        with GraphLoader(path, "all", device_budget=10**6, profile_epochs=1, **SMALL) as loader:
+            plan = loader.plan
+        write_small_store(tmp_path / "other.h5", num_nodes=1000, splits={"train": np.arange(9)})
+        with pytest.raises(InputError, match=r"plan caches node 2\d\d\d, the store has 1000 nodes"):
+            GraphLoader(tmp_path / "other.h5", cache_plan=plan, **SMALL)
+        with pytest.raises(InputError, match="there is no cache plan at"):
+            GraphLoader(path, cache_plan=tmp_path / "absent.h5", **SMALL)
+        with pytest.raises(StorageError, match="kind 'cache plan'"):
+            GraphLoader(path, cache_plan=path, **SMALL)
+        with pytest.raises(InputError, match="either cache_plan or device_budget"):
+            GraphLoader(path, cache_plan=plan, device_budget=1, **SMALL)
+
+    def test_host_budget_is_checked_before_anything_is_read(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with GraphLoader(path, **SMALL) as loader:
+            needed = loader.memory_bytes
+        with GraphLoader(path, host_budget=needed, **SMALL):
+            pass
+        monkeypatch.setattr("storage.graph_store.GraphStore._read", lambda *_: pytest.fail("the store was read"))
+        with pytest.raises(BudgetError, match=f"set host_budget to at least {needed}"):
+            GraphLoader(path, host_budget=needed - 1, **SMALL)
+
+    @pytest.mark.parametrize(("device_budget", "num_seeds"), [(0, 100_000), (2_000_000, 100_000), (0, 600_000)])
+    def test_memory_stays_below_what_is_stated(self, tmp_path: Path, device_budget: int, num_seeds: int) -> None:
+        """NumPy reports its arrays to tracemalloc; the sizes here drown what Python itself takes."""
+        indptr, indices = power_law_graph(100_000, 1_000_000)
+        rows = np.ones((100_000, 16), np.float32)
+        ids = np.char.add("node-", np.arange(100_000).astype(str))
+        labels = np.zeros(100_000, np.int64)
+        path = tmp_path / "g.h5"
+        write_store(path, indptr=indptr, indices=indices, features=rows, labels=labels, original_ids=ids)
+        tracemalloc.start()
+        try:
+            seeds = np.arange(num_seeds, dtype=np.int64) % 100_000
+            with GraphLoader(
+                path, seeds, fanouts=[5, 5], batch_size=5000, device_budget=device_budget, profile_epochs=1
+            ) as loader:
+                for batch in loader.epoch(0):
+                    assert len(batch.original_ids) == len(batch.y) <= len(batch.degrees.in_degree)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= loader.memory_bytes
+        assert peak > loader.memory_bytes / 8  # else the promise says little
+
+
+class TestLifeCycle:
+    def test_leaving_a_loop_stops_its_threads(self, path: Path) -> None:
+        with GraphLoader(path, "all", **SMALL | {"batch_size": 16}) as loader:
+            for _ in loader.epoch(0):
+                break
+            assert not [thread for thread in threading.enumerate() if thread.name == "gather"]
+
+    def test_error_in_the_loop_leaves_no_thread(self, path: Path) -> None:
+        with pytest.raises(ZeroDivisionError), GraphLoader(path, "all", **SMALL | {"batch_size": 16}) as loader:
+            for _ in loader.epoch(0):
+                1 / 0  # noqa: B018
+
+    def test_closed_loader_says_so(self, path: Path) -> None:
+        with GraphLoader(path, "all", **SMALL | {"batch_size": 16}) as loader:
+            unfinished = iter(loader.epoch(0))
+            next(unfinished)
+        loader.close()
+        for stream in (unfinished, iter(loader.epoch(0))):
+            with pytest.raises(RuntimeError, match="closed"):
+                next(stream)
+
+    @pytest.mark.parametrize(
+        ("option", "message"),
+        [
+            ({"batch_size": 0}, "batch_size must be >= 1"),
+            ({"superbatch": 0}, "superbatch must be >= 1"),
+            ({"threads": -1}, "threads must be >= 1"),
+            ({"prefetch": 0}, "prefetch must be >= 1"),
+            ({"fanouts": [0]}, "fanout must be >= 1 or -1"),
+            ({"device_budget": -1}, "device_budget must be >= 0"),
+            ({"device_budget": 9, "profile_epochs": 0}, "profile_epochs must be >= 1"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, path: Path, option: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            GraphLoader(path, **SMALL | option)
+
+    def test_missing_store(self, tmp_path: Path) -> None:
+        with pytest.raises(StorageError, match="no graph store at"):
+            GraphLoader(tmp_path / "absent.h5", **SMALL)
