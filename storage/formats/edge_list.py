@@ -8,14 +8,12 @@ from pathlib import Path
 
 import polars as pl
 
-from storage.errors import InputError
 from storage.formats.base import EdgeChunk, GraphSource
-from storage.formats.files import is_gzip, line_blocks, open_text, require_file
+from storage.formats.edge_data import EdgeWeights, check_edge_data
+from storage.formats.files import require_file
 from storage.formats.tables import tabular_source
-from storage.formats.text_dialect import Dialect, find_dialect, find_fault
-
-_BLOCK_BYTES = 8 << 20
-_GZIP_RATIO = 4
+from storage.formats.text_dialect import Dialect, find_dialect
+from storage.formats.text_table import TextTable
 
 
 @dataclass(frozen=True)
@@ -34,57 +32,22 @@ class TextEdges:
 
     def read_series(self) -> Iterator[tuple[pl.Series, pl.Series]]:
         """Parse both columns anew: int64, or strings where the ids are names."""
-        lines_before = self.dialect.lines_before
-        with open_text(self.path) as file:
-            file.seek(self.dialect.data_start)
-            for block in line_blocks(file, _BLOCK_BYTES):
-                yield self._parse(block, lines_before)
-                lines_before += block.count(b"\n")
+        kind = pl.String if self.dialect.names else pl.Int64
+        for columns in self._table.read({self.dialect.source: kind, self.dialect.target: kind}):
+            yield columns.to_series(0), columns.to_series(1)
 
     def locate(self, row: int) -> str:
         """Find the line of an edge; reads the file up to it."""
-        with open_text(self.path) as file:
-            file.seek(self.dialect.data_start)
-            for number, line in enumerate(file, self.dialect.lines_before + 1):
-                row -= not self.dialect.is_skipped(line)
-                if row < 0:
-                    return f"{self.path}, line {number}"
-        raise IndexError("no such edge")
+        return self._table.locate(row)
 
     @property
     def approx_edges(self) -> int:
         """About how many edges there are."""
-        ratio = _GZIP_RATIO if is_gzip(self.path) else 1
-        return int(self.path.stat().st_size * ratio / self.dialect.bytes_per_line) + 1
+        return self._table.approx_rows
 
-    def _parse(self, block: bytes, lines_before: int) -> tuple[pl.Series, pl.Series]:
-        """Parse whole lines; where polars stumbles, or finds a field missing, look for the line at fault."""
-        kind = pl.String if self.dialect.names else pl.Int64
-        try:
-            columns = self._read_columns(block, kind)
-        except pl.exceptions.PolarsError:
-            columns = None
-        if columns is None or any(column.null_count() for column in columns):
-            fault = find_fault(block, self.dialect)
-            if fault is not None:
-                raise InputError(f"{self.path}, line {lines_before + fault.line}: {fault.problem}")
-            # No line is at fault: there are blank ones, or blanks around the ids.
-            columns = self._read_columns(self.dialect.edge_lines(block), pl.String).cast(kind)
-        return columns.to_series(0), columns.to_series(1)
-
-    def _read_columns(self, block: bytes, kind: type[pl.DataType]) -> pl.DataFrame:
-        dialect = self.dialect
-        wanted = [dialect.source, dialect.target]
-        frame = pl.read_csv(
-            dialect.squeezed(block),
-            has_header=False,
-            separator=dialect.delimiter,
-            comment_prefix=dialect.comment,
-            schema={str(i): kind if i in wanted else pl.String for i in range(dialect.num_fields)},
-            raise_if_empty=False,
-        )
-        columns = frame.select(str(i) for i in wanted)
-        return columns.select(pl.all().str.strip_chars().replace("", None)) if kind == pl.String else columns
+    @property
+    def _table(self) -> TextTable:
+        return TextTable(self.path, self.dialect)
 
 
 def open_edge_list(
@@ -96,11 +59,12 @@ def open_edge_list(
     source_column: str | None = None,
     target_column: str | None = None,
     delimiter: str | None = None,
+    edge_weights: EdgeWeights = "refuse",
 ) -> GraphSource:
     """Describe a graph given as delimited text.
 
     Integer ids with gaps become 0..N-1 in ascending order, string ids in the order of their UTF-8 bytes; with
-    `num_nodes`, features or labels given, ids must be integers in [0, N). Further columns are ignored and counted.
+    `num_nodes`, features or labels given, ids must be integers in [0, N).
 
     Parameters
     ----------
@@ -115,6 +79,8 @@ def open_edge_list(
         Names in the header; default: the first and the second column.
     delimiter : str
         Default: found from the first lines.
+    edge_weights : str
+        `refuse` raises where there are further columns; `drop` leaves them out and counts them.
 
     Returns
     -------
@@ -126,13 +92,15 @@ def open_edge_list(
         A file is missing, or is not what it should be.
     """
     reader = TextEdges(require_file(edges), find_dialect(edges, delimiter, source_column, target_column))
+    further = reader.dialect.num_fields - 2
+    check_edge_data(f"{further} further columns" if further else "", str(edges), edge_weights)
     return tabular_source(
         where=str(edges),
         reader=reader,
-        names=reader.dialect.names,
+        names=reader if reader.dialect.names else None,
         approx_edges=reader.approx_edges,
         features=features,
         labels=labels,
         num_nodes=num_nodes,
-        notes={"ignored_columns": reader.dialect.num_fields - 2},
+        notes={"ignored_columns": further},
     )

@@ -10,6 +10,7 @@ import polars as pl
 
 from storage.errors import InputError
 from storage.formats.base import CHUNK_EDGES, EdgeChunk, GraphSource
+from storage.formats.edge_data import EdgeWeights, check_edge_data
 from storage.formats.files import require_file
 from storage.formats.tables import guard_parquet, tabular_source
 
@@ -67,6 +68,7 @@ def open_parquet(
     num_nodes: int | None = None,
     source_column: str | None = None,
     target_column: str | None = None,
+    edge_weights: EdgeWeights = "refuse",
 ) -> GraphSource:
     """Describe a graph whose edges are rows of a Parquet file.
 
@@ -80,6 +82,8 @@ def open_parquet(
     num_nodes : int
     source_column, target_column : str
         Default: the first and the second column.
+    edge_weights : str
+        `refuse` raises where there are further columns; `drop` leaves them out and counts them.
 
     Returns
     -------
@@ -99,15 +103,18 @@ def open_parquet(
     names = all(kind == pl.String or isinstance(kind, pl.Categorical | pl.Enum) for kind in kinds)
     if not names and not all(kind.is_integer() for kind in kinds):
         raise InputError(f"{edges}: columns {columns} hold {kinds[0]} and {kinds[1]}: ids are integers or strings")
+    further = [name for name in schema.names() if name not in columns]
+    check_edge_data(f"further columns ({', '.join(further)})" if further else "", str(edges), edge_weights)
+    reader = ParquetEdges(edges, columns[0], columns[1], names)
     return tabular_source(
         where=str(edges),
-        reader=ParquetEdges(edges, columns[0], columns[1], names),
-        names=names,
+        reader=reader,
+        names=reader if names else None,
         approx_edges=guard_parquet(edges, lambda: int(frame.select(pl.len()).collect().item())),
         features=features,
         labels=labels,
         num_nodes=num_nodes,
-        notes={"ignored_columns": len(schema) - 2},
+        notes={"ignored_columns": len(further)},
     )
 
 

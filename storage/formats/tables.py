@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from storage.errors import InputError
-from storage.formats.base import FeatureTable, GraphSource, LabelColumn, rows_per_chunk
+from storage.formats.array_files import ArrayFile, array_features
+from storage.formats.base import EdgeReader, FeatureTable, GraphSource, LabelColumn, rows_per_chunk
 from storage.formats.files import require_file
 from storage.formats.labels import to_labels
 from storage.formats.names import SeriesReader, number_names
@@ -23,22 +23,25 @@ T = TypeVar("T")
 def tabular_source(
     *,
     where: str,
-    reader: SeriesReader,
-    names: bool,
+    reader: EdgeReader,
     approx_edges: int,
+    names: SeriesReader | None = None,
     features: Path | None,
     labels: Path | None,
     num_nodes: int | None,
     notes: Mapping[str, int],
 ) -> GraphSource:
-    """Join an edge file with its tables; their rows fix the number of nodes where `num_nodes` does not."""
+    """Join an edge file with its tables; their rows fix the number of nodes where `num_nodes` does not.
+
+    `names` reads the ids where they are strings.
+    """
     feature_table = None if features is None else open_features(features)
     label_column = None if labels is None else read_labels(labels)
     if num_nodes is None and feature_table is not None:
         num_nodes = feature_table.num_rows
     if num_nodes is None and label_column is not None:
         num_nodes = len(label_column.labels_N)
-    if names and num_nodes is not None:
+    if names is not None and num_nodes is not None:
         raise InputError(
             f"{where} has string ids, which do not say the rows of features, labels or num_nodes that belong to "
             "them: give integer ids, the row numbers"
@@ -48,7 +51,7 @@ def tabular_source(
         edges=reader,
         approx_edges=approx_edges,
         num_nodes=num_nodes,
-        number_nodes=partial(number_names, reader) if names else None,
+        number_nodes=partial(number_names, names) if names is not None else None,
         features=feature_table,
         labels=label_column,
         notes={name: count for name, count in notes.items() if count},
@@ -64,7 +67,7 @@ def open_features(path: Path) -> FeatureTable:
         The file is missing or damaged, or holds no numeric table.
     """
     require_file(path)
-    return _npy_features(path) if path.suffix == ".npy" else _parquet_features(path)
+    return array_features(ArrayFile.open(path)) if path.suffix == ".npy" else _parquet_features(path)
 
 
 def read_labels(path: Path) -> LabelColumn:
@@ -77,7 +80,7 @@ def read_labels(path: Path) -> LabelColumn:
     """
     require_file(path)
     if path.suffix == ".npy":
-        return to_labels(_load_npy(path), str(path))
+        return to_labels(ArrayFile.open(path).load(), str(path))
     frame = guard_parquet(path, lambda: pl.read_parquet(path, glob=False))
     if frame.width != 1:
         raise InputError(f"{path} has {frame.width} columns ({', '.join(frame.columns)}): give one column of labels")
@@ -85,37 +88,6 @@ def read_labels(path: Path) -> LabelColumn:
     if column.dtype == pl.String or isinstance(column.dtype, pl.Categorical | pl.Enum):
         return to_labels(column.cast(pl.String).to_numpy(), str(path))
     return to_labels(column.to_numpy(), str(path))
-
-
-def _npy_features(path: Path) -> FeatureTable:
-    shape, dtype = _npy_header(path)
-    if len(shape) != 2:
-        raise InputError(f"{path} has shape {shape}: features need two dimensions, (nodes, features)")
-    rows = rows_per_chunk(shape[1] * dtype.itemsize)
-
-    def chunks() -> Iterator[npt.NDArray[Any]]:
-        # Mapped anew for each piece: pages of one long mapping would pile up in this process.
-        for start in range(0, shape[0], rows):
-            yield np.array(np.load(path, mmap_mode="r", allow_pickle=False)[start : start + rows])
-
-    return FeatureTable(shape[0], shape[1], dtype, chunks, str(path))
-
-
-def _npy_header(path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type, after checking that the file is as long as they say."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path} is no readable .npy file ({error}): write it with numpy.save") from error
-    return array.shape, array.dtype
-
-
-def _load_npy(path: Path) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path} is no readable .npy file ({error}): write it with numpy.save") from error
-    return array
 
 
 def _parquet_features(path: Path) -> FeatureTable:

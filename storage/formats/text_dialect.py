@@ -1,11 +1,14 @@
-"""How a text edge list is written: found from its first lines; and the search for the line that breaks the rule."""
+"""How a text table is written: found from its first lines; and the search for the line that breaks the rule."""
 
 from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import polars as pl
 
 from storage.errors import InputError
 from storage.formats.files import open_text
@@ -21,9 +24,9 @@ _HEADER_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Dialect:
-    """The way the lines of an edge list are written."""
+    """The way the lines of a table are written."""
 
-    comment: str
+    comment: str | None
     """Lines that start with it are skipped, as are blank ones."""
     delimiter: str
     """Character between fields."""
@@ -43,18 +46,20 @@ class Dialect:
     """Lines before `data_start`."""
     bytes_per_line: float
     """Mean length of the lines sampled."""
+    quote: str | None = '"'
+    """Character that a field with delimiters in it stands between."""
 
     def is_skipped(self, line: bytes) -> bool:
-        """Whether a line holds no edge."""
-        return not line.strip() or line.startswith(self.comment.encode())
+        """Whether a line holds no row."""
+        return not line.strip() or (self.comment is not None and line.startswith(self.comment.encode()))
 
     def fields(self, line: bytes) -> list[str]:
         """Split a line."""
         text = line.decode("utf-8", "replace").rstrip("\r\n")
-        return _split(text, self.delimiter, self.runs)
+        return _split(text, self.delimiter, self.runs, self.quote)
 
-    def edge_lines(self, block: bytes) -> bytes:
-        """Leave out the lines that hold no edge."""
+    def data_lines(self, block: bytes) -> bytes:
+        """Leave out the lines that hold no row."""
         return b"\n".join(line for line in block.split(b"\n") if not self.is_skipped(line))
 
     def squeezed(self, block: bytes) -> bytes:
@@ -64,7 +69,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Fault:
-    """The first line of a block that cannot be an edge."""
+    """The first line of a block that cannot be a row."""
 
     line: int
     """Its number within the block, from 1."""
@@ -72,11 +77,33 @@ class Fault:
     """What is wrong, and what to do."""
 
 
-def find_dialect(path: Path, delimiter: str | None, source_column: str | None, target_column: str | None) -> Dialect:
+def find_dialect(
+    path: Path,
+    delimiter: str | None,
+    source_column: str | None,
+    target_column: str | None,
+    *,
+    skip_bytes: int = 0,
+    skip_lines: int = 0,
+) -> Dialect:
     """Find out how a text edge list is written.
 
     A first line is taken as header where columns are named, where it is no pair of integers and the next line is one,
     or where it holds words such as `source` and `target`.
+
+    Parameters
+    ----------
+    path : Path
+    delimiter : str
+        None: found.
+    source_column, target_column : str
+        Names in the header; None: the first and the second column.
+    skip_bytes, skip_lines : int
+        What the file holds before the edge list begins.
+
+    Returns
+    -------
+    Dialect
 
     Raises
     ------
@@ -84,6 +111,7 @@ def find_dialect(path: Path, delimiter: str | None, source_column: str | None, t
         No delimiter fits, the lines have one field, or a named column is not there.
     """
     with open_text(path) as file:
+        file.seek(skip_bytes)
         sample = file.read(_SAMPLE_BYTES)
     lines = sample.split(b"\n")
     if len(sample) == _SAMPLE_BYTES:
@@ -94,7 +122,7 @@ def find_dialect(path: Path, delimiter: str | None, source_column: str | None, t
     ]
     data = data[:_SAMPLE_LINES]
     texts = [line.decode("utf-8", "replace").rstrip("\r") for _, line in data]
-    found, runs = _find_delimiter(path, texts, data[0][0] + 1 if data else 1, delimiter)
+    found, runs = _find_delimiter(path, texts, skip_lines + (data[0][0] + 1 if data else 1), delimiter)
     rows = [_split(text, found, runs) for text in texts]
     named = source_column is not None or target_column is not None
     header = rows[0] if rows and (named or _is_header(rows)) else None
@@ -112,14 +140,14 @@ def find_dialect(path: Path, delimiter: str | None, source_column: str | None, t
         source=source,
         target=target,
         names=_are_names([row[i] for row in rows for i in (source, target) if i < len(row)]),
-        data_start=sum(len(line) + 1 for line in lines[:lines_before]),
-        lines_before=lines_before,
+        data_start=skip_bytes + sum(len(line) + 1 for line in lines[:lines_before]),
+        lines_before=skip_lines + lines_before,
         bytes_per_line=sum(map(len, texts)) / max(1, len(texts)) + 1,
     )
 
 
-def find_fault(block: bytes, dialect: Dialect) -> Fault | None:
-    """Look for the first line of a block that is no edge; None where each one is."""
+def find_fault(block: bytes, dialect: Dialect, kinds: Mapping[int, type[pl.DataType]]) -> Fault | None:
+    """Look for the first line of a block that does not hold what `kinds` says of its fields; None where each does."""
     for number, line in enumerate(block.split(b"\n"), 1):
         if dialect.is_skipped(line):
             continue
@@ -127,23 +155,31 @@ def find_fault(block: bytes, dialect: Dialect) -> Fault | None:
         if len(fields) != dialect.num_fields:
             problem = f"{len(fields)} fields where {dialect.num_fields} are expected (delimiter {dialect.delimiter!r})"
             return Fault(number, f"{problem}: correct the line, or set delimiter")
-        for field in (fields[dialect.source], fields[dialect.target]):
-            problem_or_none = _id_problem(field, dialect.names)
+        for place, kind in kinds.items():
+            problem_or_none = _field_problem(fields[place].strip(), kind)
             if problem_or_none:
                 return Fault(number, problem_or_none)
     return None
 
 
-def _id_problem(field: str, names: bool) -> str | None:
-    if not field.strip():
-        return "an id is empty: correct the line"
-    if names:
-        return None
-    if not _INTEGER.fullmatch(field):
+def _field_problem(field: str, kind: type[pl.DataType]) -> str | None:
+    if not field:
+        return "an id is empty: correct the line" if kind in (pl.Int64, pl.String) else None
+    if kind == pl.Int64 and not _INTEGER.fullmatch(field):
         return f"{field!r} is no integer, but most ids of the first lines are: correct the line"
-    if not -(2**63) <= int(field) < 2**63:
+    if kind == pl.Int64 and not -(2**63) <= int(field) < 2**63:
         return f"id {field} does not fit 64 bits: correct the line"
+    if kind in (pl.Float32, pl.Float64) and not _is_number(field):
+        return f"{field!r} is no number: correct the line"
     return None
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
 
 
 def _find_delimiter(path: Path, texts: list[str], first_line: int, given: str | None) -> tuple[str, bool]:
@@ -161,10 +197,11 @@ def _find_delimiter(path: Path, texts: list[str], first_line: int, given: str | 
     raise InputError(f"{path}, line {first_line}: one field where an edge has two{hint or ': set delimiter'}")
 
 
-def _split(text: str, delimiter: str, runs: bool) -> list[str]:
+def _split(text: str, delimiter: str, runs: bool, quote: str | None = '"') -> list[str]:
     if runs:
         return text.split()
-    return next(csv.reader([text], delimiter=delimiter), [""]) if '"' in text else text.split(delimiter)
+    quoted = quote is not None and quote in text
+    return next(csv.reader([text], delimiter=delimiter), [""]) if quoted else text.split(delimiter)
 
 
 def _is_edge(row: list[str], source: int, target: int) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import InputError
-from storage.formats import edge_list
+from storage.formats import text_table
 from storage.formats.edge_list import open_edge_list
 from storage.graph_store import GraphStore
 from storage.ingest import IngestOptions, ingest
@@ -44,7 +44,6 @@ def write(path: Path, content: bytes | str) -> Path:
         "0,1\n\n2,0\n\n\n",
         "source,target\n0,1\n2,0\n",
         "# c\nnode a,node b\n0,1\n2,0\n",
-        "0,1,0.5,x\n2,0,1.5,y\n",
         '"0","1"\n"2","0"\n',
         "0, 1\n2, 0\n",
         "\n# c\n\n0,1\n# d\n2,0\n\n# e\n",
@@ -70,13 +69,22 @@ def test_a_damaged_gzip_is_named(tmp_path: Path) -> None:
 
 def test_columns_by_name(tmp_path: Path) -> None:
     path = write(tmp_path / "e.csv", "weight,to,from\n9,1,0\n9,0,2\n")
-    source = open_edge_list(path, source_column="from", target_column="to")
+    source = open_edge_list(path, source_column="from", target_column="to", edge_weights="drop")
     assert read_edges(source) == [(0, 1), (2, 0)]
     assert source.notes == {"ignored_columns": 1}
     with pytest.raises(InputError, match="has no column 'src'; its first line reads weight, to, from"):
         open_edge_list(path, source_column="src")
     with pytest.raises(InputError, match="source and target are the same column"):
         open_edge_list(path, source_column="to")
+
+
+def test_weights_are_refused_unless_they_are_to_be_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "e.csv", "0,1,0.5,x\n2,0,1.5,y\n")
+    with pytest.raises(InputError, match=r"e\.csv gives edges 2 further columns, .* set edge_weights=drop"):
+        open_edge_list(path)
+    source = open_edge_list(path, edge_weights="drop")
+    assert read_edges(source) == [(0, 1), (2, 0)]
+    assert source.notes == {"ignored_columns": 2}
 
 
 @settings(deadline=None)
@@ -98,7 +106,7 @@ def test_blocks_of_any_size_give_the_same_edges(
     text = line_end.join(f"{u}{delimiter}{v}" for u, v in edges) + line_end * final_end
     path = write(tmp_path_factory.mktemp("blocks") / "e.txt", text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edge_list, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(text_table, "_BLOCK_BYTES", block_bytes)
         assert read_edges(open_edge_list(path)) == edges
 
 
@@ -122,7 +130,7 @@ def test_broken_lines_are_named(tmp_path: Path, content: str, problem: str) -> N
 
 
 def test_a_broken_line_far_from_the_first_ones_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge_list, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(text_table, "_BLOCK_BYTES", 100)
     content = "# c\r\n" + "0\t1\r\n" * 299 + "\r\n1\tx\r\n"
     with pytest.raises(InputError, match="line 302: 'x' is no integer, but most ids of the first lines are"):
         read_edges(open_edge_list(write(tmp_path / "e.csv", content)))
