@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from tasks.training_types import EpochReport, TrainOptions
 from tests.tasks.training_graphs import OPTIONS, community_data
 
-PAUSE_S = 0.05
+EPOCHS = 60
 
 
 def options(checkpoint_path: Path | None) -> TrainOptions:
     """Options of the run, wherever it is started."""
-    return replace(OPTIONS, kind="gcn", epochs=8, compute_threads=1, checkpoint_path=checkpoint_path)
+    return replace(OPTIONS, kind="gcn", epochs=EPOCHS, compute_threads=1, checkpoint_path=checkpoint_path)
 
 
 def _announce(report: EpochReport) -> None:
     sys.stdout.write(f"{report.epoch}\n")
     sys.stdout.flush()
-    time.sleep(PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def test_time_is_accounted_for(reference: TrainResult) -> None:
     wall_s = time.perf_counter() - start
     assert set(result.seconds) == {"train", "wait", "validate", "sample", "gather", "evaluate"}
     on_the_wall = sum(result.seconds[part] for part in ("train", "wait", "validate", "evaluate"))
-    assert 0.5 * wall_s < on_the_wall <= wall_s
+    assert 0.2 * wall_s < on_the_wall <= wall_s
 
 
 def test_best_epoch_is_the_one_of_the_best_validation() -> None:
@@ -193,9 +193,9 @@ def kill_after_epoch(checkpoint_path: Path, epoch: int, delay_s: float) -> None:
 
 def test_killed_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
-    kill_after_epoch(path, epoch=2, delay_s=killed_training.PAUSE_S * 1.3)
+    kill_after_epoch(path, epoch=2, delay_s=0.01)
     resumed = DATA.train(killed_training.options(path))
-    assert 3 <= resumed.resumed_epochs < 8
+    assert 3 <= resumed.resumed_epochs < killed_training.EPOCHS
     assert_same_run(resumed, DATA.train(killed_training.options(None)))
 
 
@@ -203,7 +203,7 @@ def test_killed_run_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) 
 @pytest.mark.parametrize("trial", range(8))
 def test_killed_at_any_time(tmp_path: Path, trial: int) -> None:
     path, rng = tmp_path / "checkpoint.pt", random.Random(trial)
-    kill_after_epoch(path, epoch=rng.randrange(6), delay_s=rng.random() * 0.08)
+    kill_after_epoch(path, epoch=rng.randrange(20), delay_s=rng.random() * 0.1)
     assert_same_run(DATA.train(killed_training.options(path)), DATA.train(killed_training.options(None)))
 
 
