@@ -60,6 +60,11 @@ class ExactInference:
         Whole-graph degrees of all nodes (GCN).
     chunk_bytes : int
         Most bytes of the rows and edges of one chunk.
+
+    Raises
+    ------
+    ValueError
+        If a node is out of range or the budget is not positive.
     """
 
     def __init__(
@@ -73,6 +78,8 @@ class ExactInference:
     ) -> None:
         if chunk_bytes < 1:
             raise ValueError(f"chunk_bytes must be >= 1 (got {chunk_bytes})")
+        if len(nodes) and (int(nodes.min()) < 0 or int(nodes.max()) >= topology.num_nodes):
+            raise ValueError(f"nodes must lie in [0, {topology.num_nodes}) (got {nodes.min()}..{nodes.max()})")
         self._topology = topology
         self._degrees = degrees
         self._chunk_bytes = chunk_bytes
@@ -104,9 +111,9 @@ class ExactInference:
                     rows = self._projected(layer, index, rows, row_bytes)
                     row_bytes = _FLOAT_BYTES * layer.projected_dim
                 out = self._combined(layer, index, rows, row_bytes, adjacency_reads)
-                rows = self._rows_of(index + 1, model.activate(index, out))
-        logits = rows(self._needed[-1])[torch.from_numpy(self._inverse)]
-        return Predictions(logits, features.reads.since(before), adjacency_reads)
+                out = model.activate(index, out)
+                rows = self._rows_of(index + 1, out)
+        return Predictions(out[torch.from_numpy(self._inverse)], features.reads.since(before), adjacency_reads)
 
     def _projected(self, layer: Layer, index: int, rows: Rows, row_bytes: int) -> Rows:
         """Project the rows of all needed sources, each once."""

@@ -164,6 +164,8 @@ class TrainData:
             raise InputError(f"there must be {num_nodes} labels, one a node (got shape {self.labels.shape})")
         if not len(self.splits.train):
             raise InputError("no labelled node to train on: check the training split and the labels")
+        if self.degrees is not None and len(self.degrees.in_degree) != num_nodes:
+            raise InputError(f"there must be {num_nodes} degrees, one a node (got {len(self.degrees.in_degree)})")
         if int(self.labels.max()) >= self.num_classes:
             raise InputError(f"labels must lie below {self.num_classes} (got {int(self.labels.max())})")
 

@@ -66,6 +66,9 @@ def _guard(mfg: Mfg, h_SF: Tensor, weight_S: Tensor | None, scale_D: Tensor | No
         raise ValueError(f"h_SF must be a matrix of {mfg.num_src} rows, one a source (got shape {tuple(h_SF.shape)})")
     if h_SF.dtype not in (torch.float32, torch.float64) or h_SF.device.type != "cpu":
         raise ValueError(f"h_SF must be float32 or float64 on the CPU (got {h_SF.dtype} on {h_SF.device})")
+    # Read as unsigned, a negative position is too large as well.
+    if mfg.num_edges and int(mfg.indices.view(np.uint32).max()) >= mfg.num_src:
+        raise ValueError(f"the hop names a source outside [0, {mfg.num_src})")
     for name, values, length in (("weight_S", weight_S, mfg.num_src), ("scale_D", scale_D, mfg.num_dst)):
         if values is not None and values.shape != (length,):
             raise ValueError(f"{name} must have shape ({length},) (got {tuple(values.shape)})")

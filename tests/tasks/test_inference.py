@@ -129,6 +129,8 @@ def test_counts_what_it_read() -> None:
     assert torch.equal(first.logits, second.logits)
 
 
-def test_budget_is_checked() -> None:
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"in \[0, 2000\) \(got 5\.\.2000\)"):
+        ExactInference(TOPOLOGY, np.array([2000, 5]), SPEC)
     with pytest.raises(ValueError, match="chunk_bytes must be >= 1"):
         ExactInference(TOPOLOGY, np.arange(3), SPEC, chunk_bytes=0)

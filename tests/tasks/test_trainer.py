@@ -259,6 +259,8 @@ def test_gcn_needs_degrees() -> None:
 def test_data_are_checked() -> None:
     with pytest.raises(InputError, match="300 labels"):
         replace(DATA, labels=DATA.labels[:-1], splits=Splits(*[np.arange(3)] * 3)).train(OPTIONS)
+    with pytest.raises(InputError, match="300 degrees"):
+        replace(DATA, degrees=DATA.degrees.take(np.arange(9))).train(OPTIONS)
     with pytest.raises(InputError, match="below 3"):
         DATA.train(OPTIONS, num_classes=3)
     with pytest.raises(InputError, match="node 300 of the valid split"):

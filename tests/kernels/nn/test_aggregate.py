@@ -111,5 +111,8 @@ def test_refuses_what_does_not_fit() -> None:
         aggregate(mfg, torch.zeros(6, 2), weight_S=torch.ones(4))
     with pytest.raises(ValueError, match=r"scale_D must have shape \(4,\)"):
         aggregate(mfg, torch.zeros(6, 2), scale_D=torch.ones(6))
+    for wrong in (6, -1):
+        with pytest.raises(ValueError, match=r"outside \[0, 6\)"):
+            aggregate(Mfg(np.array([0, 1]), np.array([wrong], np.int32), 6), torch.zeros(6, 2))
     with pytest.raises(ValueError, match="'max'"):
         aggregate(mfg, torch.zeros(6, 2), reduce="max")  # type: ignore[arg-type]
