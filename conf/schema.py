@@ -43,7 +43,7 @@ class DemoConfig(_Section):
     homophily: Fraction = 0.7
     """Share of edges that stay within a community."""
     noise: float = Field(1.0, ge=0)
-    """Standard deviation of the feature noise around a community's unit-norm centre, times sqrt(feature_dim)/8."""
+    """Standard deviation of each feature's noise around a community's unit-norm centre."""
     train_fraction: Fraction = 0.1
     """Share of nodes to train on."""
     valid_fraction: Fraction = 0.05

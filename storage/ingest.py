@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kernels.rng import Purpose, stream_key, uniform_u64
 from storage.csc import Csc, build_csc, count_occurrences
 from storage.errors import InputError
+from storage.extras import Extras
 from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_features, stored_features
 from storage.formats.base import GraphSource, IdArray
 from storage.graph_store import DEFAULT_BLOCK_BYTES, SPLITS, write_store
@@ -88,11 +89,13 @@ class IngestReport:
         return flat | {f"split_{key}": size for key, size in self.split_sizes.items()} | dict(self.notes)
 
 
-def ingest(source: GraphSource, options: IngestOptions, path: Path) -> IngestReport:
+def ingest(
+    source: GraphSource, options: IngestOptions, path: Path, *, on_num_nodes: Callable[[int], None] | None = None
+) -> IngestReport:
     """Check a graph and write it as a store.
 
     Everything is checked before anything is written. Edges are read twice (once more where ids must be discovered),
-    features twice. Memory: see `estimate_ingest_memory_bytes`.
+    features twice.
 
     Parameters
     ----------
@@ -100,6 +103,8 @@ def ingest(source: GraphSource, options: IngestOptions, path: Path) -> IngestRep
     options : IngestOptions
     path : Path
         Store file to write.
+    on_num_nodes : callable, optional
+        Told N as soon as it is known, before arrays of that size are made; what it raises ends the ingest.
 
     Returns
     -------
@@ -113,6 +118,9 @@ def ingest(source: GraphSource, options: IngestOptions, path: Path) -> IngestRep
         The disk is full.
     """
     source, num_nodes = _number(source)
+    _check_relations(source, options)
+    if on_num_nodes is not None:
+        on_num_nodes(num_nodes)
     facts = _check_features(source, num_nodes, options)
     labels_N = _check_labels(source, num_nodes)
     splits = _make_splits(source, labels_N, num_nodes, options)
@@ -122,6 +130,7 @@ def ingest(source: GraphSource, options: IngestOptions, path: Path) -> IngestRep
         symmetrize=options.symmetrize,
         deduplicate=options.deduplicate,
         remove_self_loops=options.self_loops == "remove",
+        read_typed=source.relations.chunks if source.relations else None,
         locate=source.edges.locate,
     )
     out_degree = count_occurrences(csc.indices, num_nodes)
@@ -135,6 +144,7 @@ def ingest(source: GraphSource, options: IngestOptions, path: Path) -> IngestRep
         splits=splits,
         out_degree=out_degree,
         original_ids=source.original_ids,
+        extras=_extras(source, csc, num_nodes),
         block_bytes=options.block_bytes,
     )
     return _report(source, csc, out_degree, facts, labels_N, splits)
@@ -144,10 +154,34 @@ def _number(source: GraphSource) -> tuple[GraphSource, int]:
     """The source with its nodes numbered, and how many they are."""
     if source.num_nodes is None:
         numbered = source.number_nodes() if source.number_nodes else number_integers(source.edges)
-        source = replace(source, edges=numbered.edges, num_nodes=numbered.num_nodes, original_ids=numbered.original_ids)
+        parts = {part.name: getattr(numbered, part.name) for part in fields(numbered)}
+        source = replace(source, **{name: part for name, part in parts.items() if part is not None})
     if not source.num_nodes:
         raise InputError(f"{source.where} is empty: a graph needs at least one node")
     return source, source.num_nodes
+
+
+def _check_relations(source: GraphSource, options: IngestOptions) -> None:
+    if source.relations is not None and (options.symmetrize or options.deduplicate):
+        raise InputError(
+            f"{source.where} is a knowledge graph: reversed or merged edges would lose their relations; set "
+            "symmetrize=false and deduplicate=false"
+        )
+
+
+def _extras(source: GraphSource, csc: Csc, num_nodes: int) -> Extras:
+    """What the store holds beside nodes and edges."""
+    for split, links in (source.links or {}).items():
+        for pairs in (links.edges, links.negatives):
+            if pairs is not None:
+                _refuse_outside(pairs, f"{source.where}: the {split} links name", num_nodes)
+    return Extras(
+        relations=csc.relations,
+        relation_names=source.relations.names if source.relations else (),
+        links=source.links or {},
+        graph_ids=source.graph_ids,
+        graph_labels=source.graph_labels,
+    )
 
 
 def _check_features(source: GraphSource, num_nodes: int, options: IngestOptions) -> FeatureFacts:
@@ -176,6 +210,8 @@ def _make_splits(
     labelled = np.arange(num_nodes) if labels_N is None else np.flatnonzero(labels_N >= 0)
     if options.split == "random":
         return _random_splits(labelled, options)
+    if source.splits is None and source.links is not None:
+        return {split: np.empty(0, np.int64) for split in SPLITS}
     if source.splits is None:
         raise InputError(f"{source.where} brings no split of its own: set split=random")
     splits = {split: _checked_split(source, split, num_nodes) for split in SPLITS}
@@ -187,12 +223,15 @@ def _make_splits(
 def _checked_split(source: GraphSource, split: str, num_nodes: int) -> npt.NDArray[np.int64]:
     assert source.splits is not None
     nodes: IdArray = source.splits[split]
-    outside = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
-    if len(outside):
-        raise InputError(
-            f"{source.where}: the {split} split names node {nodes[outside[0]]}, but ids end at {num_nodes - 1}"
-        )
+    _refuse_outside(nodes, f"{source.where}: the {split} split names", num_nodes)
     return nodes.astype(np.int64)
+
+
+def _refuse_outside(ids: IdArray, subject: str, num_nodes: int) -> None:
+    """Name the first id that no node has."""
+    outside = ids[(ids < 0) | (ids >= num_nodes)]
+    if len(outside):
+        raise InputError(f"{subject} node {outside[0]}, but ids end at {num_nodes - 1}")
 
 
 def _random_splits(labelled: npt.NDArray[np.int64], options: IngestOptions) -> dict[str, npt.NDArray[np.int64]]:

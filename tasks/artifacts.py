@@ -64,7 +64,7 @@ class ArtifactStore:
 
     def __init__(self, state_dir: Path, budgets: Budgets) -> None:
         self.root = state_dir / "artifacts"
-        self._budgets = budgets
+        self.budgets = budgets
 
     def directory(self, spec: StageSpec) -> Path:
         """Return where the artifact of `spec` lies, or would."""
@@ -160,7 +160,7 @@ class ArtifactStore:
 
     def _publish(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate], start: float) -> StageOutcome:
         directory = self.directory(spec)
-        self._budgets.check(spec.stage, estimate(), directory.parent)
+        self.budgets.check(spec.stage, estimate(), directory.parent)
         with building(directory) as partial:
             counts = build(partial)
             _describe(spec, partial, counts, time.perf_counter() - start).write()

@@ -42,8 +42,13 @@ def ingest_graph(run: RunContext) -> Manifest:
         return run.record(INGEST, lambda _: StageOutcome(collected, reused=True, seconds=0.0))
 
     def build(directory: Path) -> Mapping[str, Any]:
-        options = ingest_options(run.config)
-        report = ingest(open_source(run.config.data), options, directory / STORE_FILE).as_dict()
+        source, options = open_source(run.config.data), ingest_options(run.config)
+
+        def check_size(num_nodes: int) -> None:
+            if source.num_nodes is None:  # else it was checked before the stage started
+                run.artifacts.budgets.check(INGEST, ingest_estimate(source, options, num_nodes), directory)
+
+        report = ingest(source, options, directory / STORE_FILE, on_num_nodes=check_size).as_dict()
         found = (f"{value:,} {name.removeprefix('num_').replace('_', ' ')}" for name, value in report.items() if value)
         _logger.info("%s: %s", INGEST, ", ".join(found))
         return report

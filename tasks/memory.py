@@ -9,11 +9,15 @@ from tasks.budgets import Estimate
 _NODE_BYTES = 96  # while ingesting: offsets, degrees, labels, ids, split draws, and their sorted copies
 
 
-def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
-    """Bound what ingest needs by the sizes that the source declares (ids that must be discovered: two an edge)."""
+def ingest_estimate(source: GraphSource, options: IngestOptions, num_nodes: int | None = None) -> Estimate:
+    """Bound what ingest needs by the sizes that the source declares.
+
+    Where ids must be discovered first, N is not known yet: then this is what the edges alone need, and is to be
+    asked again with `num_nodes` once it is.
+    """
     edges = source.approx_edges * (2 if options.symmetrize else 1)
-    nodes = source.num_nodes if source.num_nodes is not None else 2 * source.approx_edges
-    ids = (4 if nodes < 2**31 else 8) * edges
+    nodes = num_nodes if num_nodes is not None else source.num_nodes or 0
+    ids = ((4 if nodes < 2**31 else 8) + (4 if source.relations is not None else 0)) * edges
     feature_bytes = 4 * source.features.dim if source.features is not None else 0
     return Estimate(
         memory_bytes=ids + _NODE_BYTES * nodes + 16 * CHUNK_BYTES,

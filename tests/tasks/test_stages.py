@@ -150,6 +150,19 @@ def test_the_smallest_budget_that_an_error_names_will_do(run: Run) -> None:
     run("ingest", f"host_budget={str(caught.value).split()[-1]}")
 
 
+def test_a_budget_is_checked_again_once_the_nodes_are_counted(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "edges.txt").write_text("".join(f"{i} {i + 1}\n" for i in range(100_000)))
+    settings = (f"data.edges={tmp_path / 'edges.txt'}", "data.features=", "data.labels=", "layout.block_bytes=4096")
+    with pytest.raises(BudgetError) as before_reading:
+        run("ingest", *settings, "host_budget=10", preset="edge_list")
+    for_the_edges = int(str(before_reading.value).split()[-1])
+    with pytest.raises(BudgetError) as after_counting:
+        run("ingest", *settings, f"host_budget={for_the_edges}", preset="edge_list")
+    for_the_nodes = int(str(after_counting.value).split()[-1])
+    assert for_the_nodes - for_the_edges == pytest.approx(96 * 100_001)
+    run("ingest", *settings, f"host_budget={for_the_nodes}", preset="edge_list")
+
+
 def test_a_store_that_another_run_collected_is_a_machine_error(tracking: Tracking, run: Run, tmp_path: Path) -> None:
     first = run("ingest")
     with tracking.parent_run("race", {}) as parent:
