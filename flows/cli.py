@@ -130,6 +130,7 @@ def _run(config: PipelineConfig, until: Stage, *, verify_inputs: bool, as_json: 
     from flows.environment import prefect_settings, set_defaults
     from flows.terminal import say, set_up_logging, show_summary, use_progress_bars
 
+    signal.signal(signal.SIGTERM, _interrupt)
     set_up_logging()
     if not as_json:
         use_progress_bars()

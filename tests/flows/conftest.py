@@ -44,10 +44,10 @@ class Garden:
             command, capture_output=True, text=True, cwd=ROOT, env=dict(self.environment), timeout=300, check=False
         )
 
-    def start(self, *arguments: str, overrides: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, overrides: Sequence[str] = ()) -> subprocess.Popen[str]:
         command = self.command(*arguments, overrides=overrides)
         return subprocess.Popen(
-            command, cwd=ROOT, env=dict(self.environment), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, cwd=ROOT, env=dict(self.environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     def summary(self, *arguments: str, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,16 +19,21 @@ from tests.flows.conftest import TINY, Garden, bare_environment
 LONGER_TRAINING = ("training.epochs=20",)
 
 
-def kill_when(garden: Garden, ready: Callable[[], bool], *overrides: str) -> None:
-    """Start a run and kill it, and nothing but it, at a moment."""
+def start_until(garden: Garden, ready: Callable[[], bool], *overrides: str) -> subprocess.Popen[str]:
+    """Start a run and wait for a moment in it."""
     process = garden.start("demo", overrides=(*TINY, *overrides))
-    children = []
     while not ready():
-        assert process.poll() is None, "the run ended before the moment came"
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.0005)
+    return process
+
+
+def kill_when(garden: Garden, ready: Callable[[], bool], *overrides: str) -> None:
+    """Kill a run, and nothing but it, at a moment."""
+    process = start_until(garden, ready, *overrides)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    process.wait()
+    process.communicate()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == [], "its Prefect server outlived it"
 
@@ -65,3 +72,17 @@ def test_training_goes_on_after_the_last_epoch_that_was_finished(demo_garden: Ga
     these = "params.`training.epochs` = '20' and attributes.run_name = 'demo'"
     assert sorted(run.info.status for run in client.search_runs([experiment], these)) == ["FINISHED", "KILLED"]
     assert list(checkpoints.iterdir()) == []
+
+
+def test_a_run_that_is_asked_to_stop_says_how_to_go_on(demo_garden: Garden, first: dict[str, Any]) -> None:
+    checkpoints = demo_garden.state / "checkpoints"
+    process = start_until(demo_garden, lambda: any(checkpoints.rglob("checkpoint.pt")), "training.epochs=5000")
+    process.terminate()
+    output, log = process.communicate(timeout=60)
+    assert (process.returncode, output) == (1, "")
+    assert log.splitlines()[-1] == "error: stopped before the end; run the same command again to go on"
+    client = open_client(f"sqlite:///{demo_garden.state / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_run(first["mlflow_run_id"]).info.experiment_id
+    (run,) = client.search_runs([experiment], "params.`training.epochs` = '5000'")
+    assert run.info.status == "KILLED"
+    shutil.rmtree(checkpoints)
