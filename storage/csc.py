@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import InputError
-from storage.formats.base import EdgeChunk, IdArray, read_ahead
+from storage.formats.base import EdgeChunk, IdArray, TypedChunk, read_ahead
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -43,6 +43,8 @@ class Csc:
     """(E,) source ids, within a row in the order of the input."""
     counts: EdgeCounts
     """What was found and changed."""
+    relations: npt.NDArray[np.int32] | None = None
+    """(E,) relation of each entry of `indices`, in a knowledge graph."""
 
 
 def empty_ids(length: int, num_nodes: int) -> IdArray:
@@ -57,6 +59,7 @@ def build_csc(
     symmetrize: bool = False,
     deduplicate: bool = False,
     remove_self_loops: bool = False,
+    read_typed: Callable[[], Iterable[TypedChunk]] | None = None,
     locate: Callable[[int], str] = "the edges, row {}".format,
 ) -> Csc:
     """Build the CSC of a stream of edges, which is read twice.
@@ -74,6 +77,8 @@ def build_csc(
     deduplicate : bool
         Merge repeated edges; the first stays where it is.
     remove_self_loops : bool
+    read_typed : callable
+        Gives the same edges with the relation of each, which is kept; edges are not symmetrized or merged then.
     locate : callable
         Says where an edge row stands, for the error.
 
@@ -97,8 +102,9 @@ def build_csc(
     # indptr[v + 1] is the start of row v; filling moves it to the row's end, which is where row v + 1 starts.
     np.cumsum(indptr, out=indptr)
     indices = empty_ids(int(indptr[-1]), num_nodes)
-    for src, dst in read_ahead(read_chunks()):
-        if not _fill_rows(src, dst, indptr, indices, symmetrize, remove_self_loops):
+    relations = None if read_typed is None else np.empty(len(indices), np.int32)
+    for src, dst, relation in read_ahead(read_typed() if read_typed else ((*chunk, None) for chunk in read_chunks())):
+        if not _fill_rows(src, dst, relation, indptr, indices, relations, symmetrize, remove_self_loops):
             raise InputError("the edges changed while they were read: run again when nothing writes to them")
     if indptr[-2] != indptr[-1]:
         raise InputError("there were fewer edges on the second reading: run again when nothing writes to them")
@@ -115,7 +121,7 @@ def build_csc(
         duplicates_found=duplicates,
         duplicates_removed=len(indices) - len(kept),
     )
-    return Csc(indptr, kept, counts)
+    return Csc(indptr, kept, counts, relations)
 
 
 def count_occurrences(indices: IdArray, num_nodes: int) -> npt.NDArray[np.int64]:
@@ -160,9 +166,16 @@ def _count_edges(
 
 @_jit
 def _fill_rows(
-    src: IdArray, dst: IdArray, indptr: npt.NDArray[np.int64], indices: IdArray, symmetrize: bool, remove_loops: bool
+    src: IdArray,
+    dst: IdArray,
+    relation: npt.NDArray[np.int32] | None,
+    indptr: npt.NDArray[np.int64],
+    indices: IdArray,
+    relations: npt.NDArray[np.int32] | None,
+    symmetrize: bool,
+    remove_loops: bool,
 ) -> bool:
-    """Put each source into its destination's row; False if the edges are not those that were counted."""
+    """Put each source (and relation) into its destination's row; False if the edges are not those that were counted."""
     num_nodes = len(indptr) - 2
     for i in range(len(src)):
         u, v = src[i], dst[i]
@@ -173,6 +186,8 @@ def _fill_rows(
         if indptr[v + 1] >= len(indices):
             return False
         indices[indptr[v + 1]] = u
+        if relations is not None and relation is not None:
+            relations[indptr[v + 1]] = relation[i]
         indptr[v + 1] += 1
         if symmetrize and u != v:
             if indptr[u + 1] >= len(indices):

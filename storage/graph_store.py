@@ -16,13 +16,16 @@ from storage.blocks.reader import BlockReader
 from storage.blocks.writer import ArrayStream, BlockWriter
 from storage.csc import count_occurrences
 from storage.errors import StorageError
-from storage.formats.base import CHUNK_BYTES, IdArray, rows_per_chunk
+from storage.extras import Extras, read_links, write_extras
+from storage.formats.base import CHUNK_BYTES, IdArray, Links, rows_per_chunk
 from storage.store_format import (
     BLOCK_NODES,
     DEFAULT_BLOCK_BYTES,
     FEATURES,
     FORMAT_NAME,
     FORMAT_VERSION,
+    GRAPH_ID,
+    GRAPH_LABELS,
     INDICES,
     INDPTR,
     LABEL_NAMES,
@@ -30,6 +33,7 @@ from storage.store_format import (
     NEW_TO_OLD,
     ORIGINAL_ID,
     OUT_DEGREE,
+    RELATION,
     SPLITS,
     Split,
     StoreInfo,
@@ -149,6 +153,22 @@ class GraphStore:
         ids = self._read(ORIGINAL_ID)
         return np.strings.decode(ids, "utf-8") if ids.dtype.kind == "S" else ids.astype(np.int64, copy=False)
 
+    def read_relations(self) -> npt.NDArray[np.int32]:
+        """(E,) relation of each entry of `indices`, in a knowledge graph."""
+        return self._read(RELATION)
+
+    def read_links(self, split: Split) -> Links:
+        """Edges held out for link prediction; none where the data set has no such split."""
+        return read_links(split, self.has, self._read)
+
+    def read_graph_ids(self) -> npt.NDArray[np.int32]:
+        """(N,) graph that each node belongs to: 0 where the store holds one graph."""
+        return self._read(GRAPH_ID) if self.has(GRAPH_ID) else np.zeros(self.info.num_nodes, np.int32)
+
+    def read_graph_labels(self) -> npt.NDArray[np.float32]:
+        """(G, tasks) labels of the graphs, NaN where there is none; (0, 0) where the store has no such labels."""
+        return self._read(GRAPH_LABELS) if self.has(GRAPH_LABELS) else np.empty((0, 0), np.float32)
+
     def reader(self, name: str) -> BlockReader:
         """Block reader of a dataset, by its name in the file."""
         if name not in self._readers:
@@ -205,6 +225,7 @@ def write_store(
     out_degree: npt.NDArray[np.int64] | None = None,
     original_ids: npt.NDArray[Any] | None = None,
     new_to_old: npt.NDArray[np.int64] | None = None,
+    extras: Extras | None = None,
     order: str = "ingest",
     block_bytes: int = DEFAULT_BLOCK_BYTES,
 ) -> None:
@@ -228,6 +249,8 @@ def write_store(
         Default: the ids before reordering.
     new_to_old : (N,) int64
         Default: not reordered.
+    extras : Extras
+        Relations, held-out links, several graphs.
     order : str
         Name of the node order.
     block_bytes : int
@@ -260,6 +283,8 @@ def write_store(
             writer.write(ORIGINAL_ID, storable_ids(original_ids))
         if new_to_old is not None:
             writer.write(NEW_TO_OLD, new_to_old)
+        if extras is not None:
+            write_extras(writer, extras)
 
 
 def row_chunks(store: GraphStore, name: str) -> Iterator[npt.NDArray[Any]]:

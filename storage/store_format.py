@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,9 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 INDPTR, INDICES, OUT_DEGREE = "topology/indptr", "topology/indices", "topology/out_degree"
 FEATURES, LABELS, LABEL_NAMES = "features/x", "labels/y", "labels/names"
 ORIGINAL_ID, NEW_TO_OLD = "nodes/original_id", "nodes/new_to_old"
+RELATION, RELATION_NAMES = "topology/relation", "topology/relation_names"
+LINKS = "links"
+GRAPH_ID, GRAPH_LABELS = "nodes/graph_id", "graphs/y"
 BLOCK_NODES = "blocks/nodes/topology/indices"
 
 
@@ -52,6 +55,12 @@ class StoreInfo:
     """Version of the file format."""
     split_sizes: Mapping[str, int]
     """Nodes in `train`, `valid` and `test`."""
+    relation_names: tuple[str, ...] = ()
+    """Name of each relation, in a knowledge graph."""
+    link_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Edges held out for link prediction, by split."""
+    is_union: bool = False
+    """Whether the nodes are those of several graphs, each with the number of its own."""
 
     @property
     def feature_row_bytes(self) -> int:
@@ -73,7 +82,7 @@ def check_format(path: Path, file: h5py.File) -> None:
 def read_info(file: h5py.File) -> StoreInfo:
     """Read a store's sizes."""
     features = file.get(FEATURES)
-    names = tuple(file[LABEL_NAMES].asstr()[:]) if LABEL_NAMES in file else ()
+    names = read_names(file, LABEL_NAMES)
     return StoreInfo(
         num_nodes=len(file[INDPTR]) - 1,
         num_edges=len(file[INDICES]),
@@ -85,7 +94,15 @@ def read_info(file: h5py.File) -> StoreInfo:
         block_bytes=int(file.attrs["block_bytes"]),
         format_version=int(file.attrs["format_version"]),
         split_sizes={split: len(file[f"splits/{split}"]) for split in SPLITS},
+        relation_names=read_names(file, RELATION_NAMES),
+        link_sizes={split: len(file[f"{LINKS}/{split}/edges"]) for split in file.get(LINKS, ())},
+        is_union=GRAPH_ID in file,
     )
+
+
+def read_names(file: h5py.File, name: str) -> tuple[str, ...]:
+    """Read a list of strings; none where there is no such dataset."""
+    return tuple(file[name].asstr()[:]) if name in file else ()
 
 
 def read_extents(path: Path, file: h5py.File, block_bytes: int) -> Iterator[tuple[str, Extent]]:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.blocks.writer import ArrayStream
-from storage.csc import empty_ids
 from storage.errors import InputError
+from storage.extras import Extras
 from storage.formats.base import IdArray
 from storage.graph_store import (
     FEATURES,
@@ -26,6 +26,7 @@ from storage.graph_store import (
     write_store,
 )
 from storage.order import invert_order
+from storage.store_format import GRAPH_LABELS, RELATION
 
 DEFAULT_WORK_BYTES = 256 << 20
 """Memory for pieces of the new store, on top of the arrays with one entry a node."""
@@ -78,7 +79,7 @@ def lay_out(
     write_store(
         path,
         indptr=indptr,
-        indices=_reordered_indices(store, old_indptr, indptr, old_to_new, work_bytes),
+        indices=_reordered_lists(store, INDICES, old_indptr, indptr, old_to_new, work_bytes),
         features=_reordered_features(store, old_to_new, work_bytes) if store.has(FEATURES) else None,
         labels=known_labels,
         label_names=store.info.label_names,
@@ -86,6 +87,7 @@ def lay_out(
         out_degree=store.read_out_degree()[new_to_old],
         original_ids=store.reader(ORIGINAL_ID).read_all()[new_to_old] if store.has(ORIGINAL_ID) else None,
         new_to_old=store.read_new_to_old()[new_to_old],
+        extras=_reordered_extras(store, old_indptr, indptr, new_to_old, old_to_new, work_bytes),
         order=order,
         block_bytes=block_bytes,
     )
@@ -99,8 +101,9 @@ def estimate_layout_memory_bytes(info: StoreInfo, work_bytes: int = DEFAULT_WORK
 
 def estimate_store_bytes(info: StoreInfo) -> int:
     """Bytes of a file that holds what the store holds (a little more: padding and tables)."""
-    per_node = 8 + 8 + 4 + 8 + 8 + 8 + info.feature_row_bytes
-    data = info.num_nodes * per_node + info.num_edges * _id_bytes(info)
+    per_node = 8 + 8 + 4 + 8 + 8 + 8 + 4 + info.feature_row_bytes
+    per_edge = _id_bytes(info) + (4 if info.relation_names else 0)
+    data = info.num_nodes * per_node + info.num_edges * per_edge + 48 * sum(info.link_sizes.values())
     return data + data // 1000 + 10 * info.block_bytes + (1 << 16)
 
 
@@ -135,28 +138,48 @@ def _reordered_features(store: GraphStore, old_to_new: npt.NDArray[np.int64], wo
     return ArrayStream(extent.shape, extent.dtype, chunks())
 
 
-def _reordered_indices(
+def _reordered_lists(
     store: GraphStore,
+    name: str,
     old_indptr: npt.NDArray[np.int64],
     indptr: npt.NDArray[np.int64],
     old_to_new: npt.NDArray[np.int64],
     work_bytes: int,
 ) -> ArrayStream:
-    """Stream the adjacency lists in the new order, with the new ids in them."""
-    extent = store.extent(INDICES)
-    num_nodes, num_edges = len(indptr) - 1, extent.shape[0]
+    """Stream a dataset with one entry an edge in the new order of the rows; ids become the new ones."""
+    extent = store.extent(name)
+    num_edges = extent.shape[0]
 
     def chunks() -> Iterator[IdArray]:
         ids = max(1, work_bytes // extent.dtype.itemsize)
         for first in range(0, num_edges, ids):
-            out = empty_ids(min(ids, num_edges - first), num_nodes)
+            out = np.empty(min(ids, num_edges - first), extent.dtype)
             old = 0
-            for chunk in row_chunks(store, INDICES):
-                _move_rows(chunk, old, old_indptr, indptr, old_to_new, out, first)
+            for chunk in row_chunks(store, name):
+                _move_rows(chunk, old, old_indptr, indptr, old_to_new, name == INDICES, out, first)
                 old += len(chunk)
             yield out
 
     return ArrayStream(extent.shape, extent.dtype, chunks())
+
+
+def _reordered_extras(
+    store: GraphStore,
+    old_indptr: npt.NDArray[np.int64],
+    indptr: npt.NDArray[np.int64],
+    new_to_old: npt.NDArray[np.int64],
+    old_to_new: npt.NDArray[np.int64],
+    work_bytes: int,
+) -> Extras:
+    """Relations, links and graph numbers under the new ids."""
+    typed, link_sizes = store.has(RELATION), store.info.link_sizes
+    return Extras(
+        relations=_reordered_lists(store, RELATION, old_indptr, indptr, old_to_new, work_bytes) if typed else None,
+        relation_names=store.info.relation_names,
+        links={split: store.read_links(split).renumbered(old_to_new) for split in SPLITS if split in link_sizes},
+        graph_ids=store.read_graph_ids()[new_to_old] if store.info.is_union else None,
+        graph_labels=store.read_graph_labels() if store.has(GRAPH_LABELS) else None,
+    )
 
 
 @_jit
@@ -166,6 +189,7 @@ def _move_rows(
     old_indptr: npt.NDArray[np.int64],
     indptr: npt.NDArray[np.int64],
     old_to_new: npt.NDArray[np.int64],
+    are_ids: bool,
     out: IdArray,
     out_start: int,
 ) -> None:
@@ -177,5 +201,6 @@ def _move_rows(
         first = max(old_indptr[v], chunk_start, out_start - shift)
         last = min(old_indptr[v + 1], chunk_stop, out_stop - shift)
         for e in range(first, last):
-            out[e + shift - out_start] = old_to_new[chunk[e - chunk_start]]
+            value = chunk[e - chunk_start]
+            out[e + shift - out_start] = old_to_new[value] if are_ids else value
         v += 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+T = TypeVar("T")
 IdArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 EdgeChunk = tuple[IdArray, IdArray]
+TypedChunk = tuple[IdArray, IdArray, npt.NDArray[np.int32]]
 
 CHUNK_EDGES = 1 << 19
 """Edges a chunk that readers aim for: large enough to amortise Python, small beside any graph worth chunking."""
@@ -53,6 +55,33 @@ class EdgeArrays:
 
 
 @dataclass(frozen=True)
+class Relations:
+    """The relation that each edge of a knowledge graph stands for."""
+
+    names: tuple[str, ...]
+    """Name of each relation."""
+    chunks: Callable[[], Iterator[TypedChunk]]
+    """Reads the edges anew, in the same order: pairs as `EdgeReader.chunks`, and the relation of each."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Edges held out for link prediction."""
+
+    edges: npt.NDArray[np.int64]
+    """(L, 2) source and target of each."""
+    relations: npt.NDArray[np.int32] | None = None
+    """(L,) relation of each, in a knowledge graph."""
+    negatives: npt.NDArray[np.int64] | None = None
+    """(M, 2) pairs without an edge to rank them against, where the data set brings such."""
+
+    def renumbered(self, new_ids: npt.NDArray[np.int64]) -> Links:
+        """Replace each id by its entry in `new_ids`."""
+        negatives = None if self.negatives is None else new_ids[self.negatives]
+        return Links(new_ids[self.edges], self.relations, negatives)
+
+
+@dataclass(frozen=True)
 class NumberedEdges:
     """Edges whose ids have become 0..num_nodes-1."""
 
@@ -62,6 +91,10 @@ class NumberedEdges:
     """Number of nodes."""
     original_ids: npt.NDArray[Any] | None
     """(num_nodes,) ids that the files use (integers or UTF-8), None where they are 0..num_nodes-1."""
+    relations: Relations | None = None
+    """Relations of the edges, in a knowledge graph."""
+    links: Mapping[str, Links] | None = None
+    """Held-out edges under the new ids, by split, in a knowledge graph."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +159,14 @@ class GraphSource:
     """The data set's own `train`, `valid` and `test` nodes, if any."""
     original_ids: npt.NDArray[Any] | None = None
     """(num_nodes,) ids that the files use (integers or UTF-8), None where they are 0..num_nodes-1."""
+    relations: Relations | None = None
+    """Relations of the edges, in a knowledge graph."""
+    links: Mapping[str, Links] | None = None
+    """Edges held out for link prediction, by split; such a data set has no split of its nodes."""
+    graph_ids: npt.NDArray[np.int32] | None = None
+    """(num_nodes,) graph of each node, where the nodes are those of several graphs."""
+    graph_labels: npt.NDArray[np.float32] | None = None
+    """(G, tasks) labels of these graphs, NaN where there is none."""
     notes: Mapping[str, int] = field(default_factory=dict)
     """Counts of what the reader found, for the report."""
 
@@ -134,7 +175,7 @@ class GraphSource:
         return self.edges.chunks()
 
 
-def read_ahead(chunks: Iterable[EdgeChunk]) -> Iterator[EdgeChunk]:
+def read_ahead(chunks: Iterable[T]) -> Iterator[T]:
     """Read the next chunk in a thread of its own while the present one is worked on."""
     reader = iter(chunks)
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:

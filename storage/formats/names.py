@@ -1,17 +1,17 @@
-"""Edges whose ids are strings: mapped to 0..N-1 in the order of their UTF-8 bytes."""
+"""Names (string ids) mapped to 0..N-1 in the order of their UTF-8 bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from storage.formats.base import CHUNK_EDGES, EdgeChunk, EdgeReader, NumberedEdges
+from storage.formats.base import CHUNK_EDGES, EdgeChunk, EdgeReader, IdArray, NumberedEdges
 from storage.node_ids import EMPTY, HashIndex
 
 SeriesPair = tuple[pl.Series, pl.Series]
@@ -27,8 +27,46 @@ class SeriesReader(EdgeReader, Protocol):
 
 def number_names(reader: SeriesReader) -> NumberedEdges:
     """Number the names that occur in edges, in the order of their UTF-8 bytes."""
-    edges = NamedEdges.discover(reader)
-    return NumberedEdges(edges, len(edges.names), edges.original_ids())
+    index = NameIndex(collect_names(chain.from_iterable(reader.read_series())))
+    return NumberedEdges(NamedEdges(reader, index), len(index.names), index.as_bytes())
+
+
+def collect_names(columns: Iterable[pl.Series]) -> pl.Series:
+    """Collect the distinct names of many columns, in the order of their UTF-8 bytes.
+
+    Memory: three times the distinct names at most.
+    """
+    names = pl.Series("name", [], pl.String)
+    pending: list[pl.Series] = []
+    for column in columns:
+        pending.append(column.unique().alias("name"))
+        # Merging only once as much came as is there already keeps the passes over the names few.
+        if sum(map(len, pending)) > max(len(names), CHUNK_EDGES):
+            names, pending = pl.concat([names, *pending]).unique(), []
+    return pl.concat([names, *pending]).unique().sort()
+
+
+class NameIndex:
+    """Finds the position of a name among N distinct ones.
+
+    Parameters
+    ----------
+    names : (N,) strings
+        Distinct and sorted: the position of a name is its number.
+    """
+
+    def __init__(self, names: pl.Series) -> None:
+        self.names = names
+        self._seed, hashes_N = _distinct_hashes(names)
+        self._index = HashIndex(hashes_N)
+
+    def look_up(self, names: pl.Series) -> IdArray:
+        """Position of each name, -1 for those that are not there (but for one in 2**64)."""
+        return self._index.look_up(_hashes(names, self._seed))
+
+    def as_bytes(self) -> npt.NDArray[np.bytes_]:
+        """(N,) the names as fixed-length UTF-8."""
+        return np.array([name.encode() for name in self.names], np.bytes_)
 
 
 @dataclass(frozen=True)
@@ -37,39 +75,17 @@ class NamedEdges:
 
     reader: SeriesReader
     """Reads the names."""
-    names: pl.Series
-    """(N,) the names, sorted: the position of a name is its node."""
-
-    @classmethod
-    def discover(cls, reader: SeriesReader) -> NamedEdges:
-        """Collect the names in one pass over the edges.
-
-        Memory: three times the distinct names at most.
-        """
-        names = pl.Series("name", [], pl.String)
-        pending: list[pl.Series] = []
-        for src, dst in reader.read_series():
-            pending += [column.unique().alias("name") for column in (src, dst)]
-            # Merging only once as much came as is there already keeps the passes over the names few.
-            if sum(map(len, pending)) > max(len(names), CHUNK_EDGES):
-                names, pending = pl.concat([names, *pending]).unique(), []
-        return cls(reader, pl.concat([names, *pending]).unique().sort())
+    index: NameIndex
+    """Numbers them."""
 
     def chunks(self) -> Iterator[EdgeChunk]:
         """Read the edges anew; a name that was not there at first becomes -1."""
-        seed, hashes_N = _distinct_hashes(self.names)
-        index = HashIndex(hashes_N)
         for src, dst in self.reader.read_series():
-            yield index.look_up(_hashes(src, seed)), index.look_up(_hashes(dst, seed))
+            yield self.index.look_up(src), self.index.look_up(dst)
 
     def locate(self, row: int) -> str:
         """Say where edge number `row` stands."""
         return self.reader.locate(row)
-
-    def original_ids(self) -> npt.NDArray[np.bytes_]:
-        """(N,) the names as fixed-length UTF-8."""
-        encoded = [name.encode() for name in self.names]
-        return np.array(encoded, np.bytes_)
 
 
 def _distinct_hashes(names: pl.Series) -> tuple[int, npt.NDArray[np.int64]]:

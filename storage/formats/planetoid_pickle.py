@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from storage.errors import InputError
 from storage.formats.files import require_file
+from storage.formats.pickled_arrays import FAULTS, ArrayUnpickler
 
 
 class _CsrState:
@@ -22,26 +22,12 @@ class _CsrState:
         self.state = state
 
 
-def _reconstruct(kind: object, shape: tuple[int, ...], code: object) -> npt.NDArray[Any]:
-    """The empty array that NumPy pickles start from; its state follows."""
-    return np.ndarray.__new__(np.ndarray, (0,), np.int8)
-
-
-_ADMITTED: dict[tuple[str, str], Any] = {
-    ("scipy.sparse.csr", "csr_matrix"): _CsrState,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("collections", "defaultdict"): defaultdict,
-    ("__builtin__", "list"): list,
-}
-
-
-class _RestrictedUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no Planetoid file holds")
-        return _ADMITTED[module, name]
+class _PlanetoidUnpickler(ArrayUnpickler):
+    admitted = {  # noqa: RUF012 - nobody changes it
+        ("scipy.sparse.csr", "csr_matrix"): _CsrState,
+        ("collections", "defaultdict"): defaultdict,
+        ("__builtin__", "list"): list,
+    }
 
 
 def load_pickle(path: Path) -> Any:
@@ -54,16 +40,18 @@ def load_pickle(path: Path) -> Any:
     """
     with require_file(path).open("rb") as file:
         try:
-            loaded = _RestrictedUnpickler(file, encoding="latin1").load()
-            return _to_csr(loaded.state) if isinstance(loaded, _CsrState) else loaded
+            loaded = _PlanetoidUnpickler(file, encoding="latin1").load()
+            if isinstance(loaded, _CsrState):
+                return _to_csr(loaded.state)
+            return np.asarray(loaded) if isinstance(loaded, np.ndarray) else loaded
         # A crafted or truncated pickle can fail in any of these ways; none of them has run foreign code.
-        except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            raise InputError(f"{path} is no Planetoid pickle ({error}): fetch the data set again") from error
-        except (MemoryError, OverflowError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is a damaged pickle ({error}): fetch the data set again") from error
+        except FAULTS as error:
+            kind = "is no Planetoid pickle" if isinstance(error, pickle.UnpicklingError) else "is a damaged pickle"
+            raise InputError(f"{path} {kind} ({error}): fetch the data set again") from error
 
 
 def _to_csr(state: dict[str, Any]) -> csr_array:
-    matrix = csr_array((state["data"], state["indices"], state["indptr"]), shape=state["_shape"])
+    parts = tuple(np.asarray(state[part]) for part in ("data", "indices", "indptr"))
+    matrix = csr_array(parts, shape=state["_shape"])
     matrix.check_format(full_check=True)
     return matrix

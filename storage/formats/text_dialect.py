@@ -146,6 +146,40 @@ def find_dialect(
     )
 
 
+def plain_dialect(path: Path, delimiter: str, *, num_fields: int | None = None, quote: str | None = None) -> Dialect:
+    """Describe a table without header and comments.
+
+    Parameters
+    ----------
+    path : Path
+    delimiter : str
+    num_fields : int
+        Default: as many as the first line has.
+    quote : str
+        Character that a field with delimiters in it stands between.
+
+    Returns
+    -------
+    Dialect
+    """
+    with open_text(path) as file:
+        lines = file.read(_SAMPLE_BYTES).splitlines()[:_SAMPLE_LINES]
+    first = lines[0].decode("utf-8", "replace") if lines else ""
+    return Dialect(
+        comment=None,
+        delimiter=delimiter,
+        runs=False,
+        num_fields=num_fields or len(_split(first, delimiter, False, quote)),
+        source=0,
+        target=1,
+        names=False,
+        data_start=0,
+        lines_before=0,
+        bytes_per_line=sum(map(len, lines)) / max(1, len(lines)) + 1,
+        quote=quote,
+    )
+
+
 def find_fault(block: bytes, dialect: Dialect, kinds: Mapping[int, type[pl.DataType]]) -> Fault | None:
     """Look for the first line of a block that does not hold what `kinds` says of its fields; None where each does."""
     for number, line in enumerate(block.split(b"\n"), 1):

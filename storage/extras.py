@@ -1,0 +1,53 @@
+"""What some stores hold beside nodes and edges: relations, held-out links, the graph that each node belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.blocks.writer import ArrayStream, BlockWriter
+from storage.formats.base import Links
+from storage.store_format import GRAPH_ID, GRAPH_LABELS, LINKS, RELATION, RELATION_NAMES
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Optional parts of a store."""
+
+    relations: npt.NDArray[np.int32] | ArrayStream | None = None
+    """(E,) relation of each entry of `indices`."""
+    relation_names: tuple[str, ...] = ()
+    """Name of each relation."""
+    links: Mapping[str, Links] = field(default_factory=dict)
+    """Edges held out for link prediction, by split."""
+    graph_ids: npt.NDArray[np.int32] | None = None
+    """(N,) graph of each node."""
+    graph_labels: npt.NDArray[np.float32] | None = None
+    """(G, tasks) labels of the graphs, NaN where there is none."""
+
+
+def write_extras(writer: BlockWriter, extras: Extras) -> None:
+    """Write the parts that are there."""
+    if extras.relations is not None:
+        writer.write(RELATION, extras.relations)
+        writer.write_names(RELATION_NAMES, extras.relation_names)
+    for split, links in extras.links.items():
+        parts = {"edges": links.edges, "relations": links.relations, "negatives": links.negatives}
+        for name, part in parts.items():
+            if part is not None:
+                writer.write(f"{LINKS}/{split}/{name}", part)
+    if extras.graph_ids is not None:
+        writer.write(GRAPH_ID, extras.graph_ids)
+    if extras.graph_labels is not None:
+        writer.write(GRAPH_LABELS, extras.graph_labels)
+
+
+def read_links(split: str, has: Callable[[str], bool], read: Callable[[str], npt.NDArray[Any]]) -> Links:
+    """Read the held-out edges of a split; none where the store has no such split."""
+    parts = {name: f"{LINKS}/{split}/{name}" for name in ("edges", "relations", "negatives")}
+    found = {name: read(path) for name, path in parts.items() if has(path)}
+    return Links(**found) if found else Links(np.empty((0, 2), np.int64))
