@@ -31,7 +31,8 @@ _logger = logging.getLogger(__name__)
 _NODE_BYTES = 48  # labels, degrees and the tiers' scratch table
 _VISIT_BYTES = 64  # a node to visit: its id, and one epoch's order
 _PLAN_BYTES = 128  # a node, while a plan is made of a profile
-_DECODED_BYTES = 5  # a byte of text ids: itself, and four of a decoded character
+_TEXT_BYTES = 9  # a byte of text ids: itself, and four of a decoded character, twice while they are decoded
+_TEXT_OBJECT_BYTES = 104  # a text id while it is decoded: one Python object and references to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +171,16 @@ def _memory_bytes(store: GraphStore, options: LoadOptions, device_bytes: int) ->
     """Add up the store, the device tier, sampling ahead and the rows in flight."""
     info = store.info
     in_memory = topology_bytes(store) + store.nbytes(FEATURES) + _NODE_BYTES * info.num_nodes + device_bytes
-    ids = _DECODED_BYTES * store.nbytes(ORIGINAL_ID)
     in_flight = options.superbatch + options.prefetch + 1
     rows = in_flight * batch_nodes(info, options) * info.feature_row_bytes
-    return in_memory + ids + sampling_bytes(info, options) + rows
+    return in_memory + _id_bytes(store) + sampling_bytes(info, options) + rows
+
+
+def _id_bytes(store: GraphStore) -> int:
+    """Bound what the original ids need, should anybody ask for them."""
+    if not store.has(ORIGINAL_ID) or store.extent(ORIGINAL_ID).dtype.kind != "S":
+        return 8 * store.info.num_nodes
+    return _TEXT_BYTES * store.nbytes(ORIGINAL_ID) + _TEXT_OBJECT_BYTES * store.info.num_nodes
 
 
 def _check_budget(store: GraphStore, memory_bytes: int, host_budget: int | None) -> None:

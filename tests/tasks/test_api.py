@@ -43,6 +43,17 @@ def path(stored: tuple[Path, dict[str, Any]]) -> Path:
     return stored[0]
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 100,000 nodes with long names."""
+    path = tmp_path_factory.mktemp("large") / "graph.h5"
+    indptr, indices = power_law_graph(100_000, 500_000)
+    rows, labels = np.ones((100_000, 4), np.float32), np.zeros(100_000, np.int64)
+    ids = np.char.add("a-node-with-a-long-name-", np.arange(100_000).astype(str))
+    write_store(path, indptr=indptr, indices=indices, features=rows, labels=labels, original_ids=ids)
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
@@ -249,27 +260,26 @@ class TestTiers:
             GraphLoader(path, host_budget=needed - 1, **SMALL)
 
     @pytest.mark.parametrize(("device_budget", "num_seeds"), [(0, 100_000), (2_000_000, 100_000), (0, 600_000)])
-    def test_memory_stays_below_what_is_stated(self, tmp_path: Path, device_budget: int, num_seeds: int) -> None:
+    def test_memory_stays_below_what_is_stated(self, large: Path, device_budget: int, num_seeds: int) -> None:
         """NumPy reports its arrays to tracemalloc; the sizes here drown what Python itself takes."""
-        indptr, indices = power_law_graph(100_000, 1_000_000)
-        rows = np.ones((100_000, 16), np.float32)
-        ids = np.char.add("node-", np.arange(100_000).astype(str))
-        labels = np.zeros(100_000, np.int64)
-        path = tmp_path / "g.h5"
-        write_store(path, indptr=indptr, indices=indices, features=rows, labels=labels, original_ids=ids)
+        seeds = np.arange(num_seeds, dtype=np.int64) % 100_000
+        one_by_one: dict[str, Any] = {"superbatch": 1, "threads": 1, "prefetch": 1}
         tracemalloc.start()
         try:
-            seeds = np.arange(num_seeds, dtype=np.int64) % 100_000
             with GraphLoader(
-                path, seeds, fanouts=[5, 5], batch_size=5000, device_budget=device_budget, profile_epochs=1
+                large, seeds, fanouts=[1], device_budget=device_budget, profile_epochs=1, **one_by_one
             ) as loader:
                 for batch in loader.epoch(0):
                     assert len(batch.original_ids) == len(batch.y) <= len(batch.degrees.in_degree)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert peak <= loader.memory_bytes
-        assert peak > loader.memory_bytes / 8  # else the promise says little
+        assert loader.memory_bytes / 2 < peak <= loader.memory_bytes  # a promise of far more would say little
+
+
+def gathering() -> list[threading.Thread]:
+    """Threads that gather rows for an epoch."""
+    return [thread for thread in threading.enumerate() if thread.name == "gather"]
 
 
 class TestLifeCycle:
@@ -277,7 +287,7 @@ class TestLifeCycle:
         with GraphLoader(path, "all", **SMALL | {"batch_size": 16}) as loader:
             for _ in loader.epoch(0):
                 break
-            assert not [thread for thread in threading.enumerate() if thread.name == "gather"]
+            assert not gathering()
 
     def test_error_in_the_loop_leaves_no_thread(self, path: Path) -> None:
         with pytest.raises(ZeroDivisionError), GraphLoader(path, "all", **SMALL | {"batch_size": 16}) as loader:
@@ -288,6 +298,8 @@ class TestLifeCycle:
         with GraphLoader(path, "all", **SMALL | {"batch_size": 16}) as loader:
             unfinished = iter(loader.epoch(0))
             next(unfinished)
+            assert gathering()
+        assert not gathering()
         loader.close()
         for stream in (unfinished, iter(loader.epoch(0))):
             with pytest.raises(RuntimeError, match="closed"):
