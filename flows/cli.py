@@ -141,8 +141,8 @@ def _run(config: PipelineConfig, until: Stage, *, verify_inputs: bool, as_json: 
             from tasks.tracking import check_store
 
             check_store(config.state_dir)
-            if until is Stage.TRAIN:
-                importlib.import_module("torch._dynamo")  # the optimizer would, and more slowly
+            for module in ("matplotlib.figure", *(["torch._dynamo"] if until is Stage.TRAIN else [])):
+                importlib.import_module(module)  # the plots and the optimizer would, more slowly
         wait_until_ready()
         summary: dict[str, Any] = pipeline(config, until=until.value, verify_inputs=verify_inputs)
     if as_json:

@@ -32,7 +32,6 @@ def prefect_settings(state_dir: Path) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OUR_LOGGERS),
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # loader threads log outside of any run
         "DGLBACKEND": "pytorch",

@@ -48,6 +48,8 @@ class Addresses:
             "PREFECT_API_URL": f"{self.prefect}/api",
             "PREFECT_UI_URL": self.prefect,
             "MLFLOW_TRACKING_URI": self.mlflow,
+            # Only a server that stays has use for heartbeats; each run pays a second for them when it ends.
+            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         }
 
 

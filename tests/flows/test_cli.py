@@ -89,6 +89,7 @@ def test_a_missing_input_file_is_exit_code_2(demo_garden: Garden, tmp_path: Path
     assert str(tmp_path) in line
 
 
+@pytest.mark.full  # the error itself is tested with the stages, exit codes above
 def test_a_budget_too_small_is_exit_code_2_and_names_one_that_would_do(demo_garden: Garden) -> None:
     code, line = failure(demo_garden, "demo", overrides=(*TINY, "data.demo.seed=5", "host_budget=1kB"))
     assert code == 2
