@@ -16,7 +16,7 @@ interop = pytest.importorskip("kernels.interop_dgl", exc_type=ImportError)
 dgl = pytest.importorskip("dgl")
 
 from kernels.mfg import Mfg, Sample  # noqa: E402
-from kernels.nn.gcn import GcnLayer  # noqa: E402
+from kernels.nn.gcn import GcnLayer, expansion, inverse_sqrt  # noqa: E402
 from kernels.nn.layers import NodeDegrees  # noqa: E402
 from kernels.nn.sage import SageLayer  # noqa: E402
 from kernels.rng import Purpose  # noqa: E402
@@ -148,6 +148,18 @@ class TestLayers:
         mfg = random_mfg(40, 90, 6)
         compare_gcn(with_self_edges(mfg), mfg, degrees_within(mfg), in_dim, out_dim)
 
+    @pytest.mark.parametrize("fanout", [4, -1])
+    def test_sampled_gcn_equals_dgl_given_our_edge_weights(self, fanout: int) -> None:
+        """By whole-graph degrees it is DGL's convolution without a norm of its own over weighted edges."""
+        degrees = NodeDegrees(TOPOLOGY.in_degree(), np.bincount(TOPOLOGY.indices, minlength=NUM_NODES))
+        sample = sample_of(np.arange(0, NUM_NODES, 3), [fanout])
+        mfg, degrees_S = sample.hops[0], degrees.take(sample.input_nodes)
+        block = with_self_edges(mfg)
+        src, dst = (ends.numpy() for ends in block.edges())
+        weight_E = inverse_sqrt(degrees_S.out_degree)[src] * inverse_sqrt(degrees_S.in_degree)[dst]
+        weight_E[: mfg.num_edges] *= expansion(mfg, degrees_S.in_degree[: mfg.num_dst])[dst[: mfg.num_edges]]
+        compare_gcn(block, mfg, degrees_S, 4, 4, edge_weight=torch.from_numpy(weight_E).float())
+
     def test_gcn_differs_from_dgl_by_the_degrees_of_the_whole_graph(self) -> None:
         mfg = random_mfg(40, 90, 6)
         within = degrees_within(mfg)
@@ -181,15 +193,20 @@ def degrees_within(mfg: Mfg) -> NodeDegrees:
     return NodeDegrees(in_degree, np.maximum(out_degree, 0))
 
 
-def compare_gcn(block: Any, mfg: Mfg, degrees: NodeDegrees, in_dim: int, out_dim: int) -> None:
+def compare_gcn(
+    block: Any, mfg: Mfg, degrees: NodeDegrees, in_dim: int, out_dim: int, *, edge_weight: Tensor | None = None
+) -> None:
+    """Outputs and gradients of our layer and of `GraphConv`, which normalises by itself unless it gets edge weights."""
     generator = torch.Generator().manual_seed(1)
     ours = GcnLayer(in_dim, out_dim, generator=generator)
     h = torch.randn(mfg.num_src, in_dim, generator=generator)
-    theirs = dgl.nn.GraphConv(in_dim, out_dim, norm="both")
+    theirs = dgl.nn.GraphConv(in_dim, out_dim, norm="both" if edge_weight is None else "none")
     with torch.no_grad():
         theirs.weight.copy_(ours.weight.T)
         theirs.bias.copy_(ours.bias)
-    want = outputs_and_gradients(theirs, lambda h: theirs(block, h), h, [theirs.weight, theirs.bias])
+    want = outputs_and_gradients(
+        theirs, lambda h: theirs(block, h, edge_weight=edge_weight), h, [theirs.weight, theirs.bias]
+    )
     got = outputs_and_gradients(ours, lambda h: ours(mfg, h, degrees), h, [ours.weight, ours.bias])
     want[2] = want[2].T
     for a, b in zip(got, want, strict=True):
