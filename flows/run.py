@@ -88,7 +88,7 @@ def _publish(run: RunContext, mlflow_url: str) -> None:
     """Draw where the time went and leave the summary in the three places where people look."""
     run.directory.mkdir(parents=True, exist_ok=True)
     stage_s = {name: stage["seconds"] for name, stage in run.summary["stages"].items()}
-    plot_time(stage_s, run.facts.get("time_parts", {}), run.directory / "time.png")
+    plot_time({"run": stage_s, **run.facts.get("training_s", {})}, run.directory / "time.png")
     run.picture(run.directory / "time.png")
     write_text(run.directory / "summary.json", json.dumps(run.summary, indent=2) + "\n")
     run.parent.log_artifact(run.directory / "summary.json")

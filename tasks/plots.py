@@ -90,22 +90,22 @@ def plot_hit_rates(
         ax.legend(loc="lower right")
 
 
-def plot_time(stage_s: Mapping[str, float], part_s: Mapping[str, float], path: Path) -> None:
-    """Draw where the wall time went: one bar for the stages, one for the parts of training.
+def plot_time(bars_s: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Draw where the time went: one stacked bar each for the stages, the parts of training, its threads.
 
     Parameters
     ----------
-    stage_s, part_s
-        Seconds by name.
+    bars_s
+        Seconds by name of the part, by name of the bar; bars without any are left out.
     path
         PNG file to write.
     """
-    with _figure(path, "Where the time went", height=3.0) as (ax, *_):
-        bars = [(name, parts) for name, parts in (("training", part_s), ("run", stage_s)) if sum(parts.values()) > 0]
+    bars = [(name, parts) for name, parts in bars_s.items() if sum(parts.values()) > 0]
+    with _figure(path, "Where the time went", height=1.2 + 0.9 * max(len(bars), 2)) as (ax, *_):
         for row, (_, parts) in enumerate(bars):
             _stacked_bar(ax, row, parts)
         ax.set_yticks(range(len(bars)), [name for name, _ in bars])
-        ax.set(xlabel="seconds", ylim=(-0.7, max(len(bars), 1) - 0.5))
+        ax.set(xlabel="seconds", ylim=(max(len(bars), 1) - 0.3, -0.5))
         ax.grid(visible=False, axis="y")
 
 
@@ -145,11 +145,11 @@ def _stacked_bar(ax: Axes, row: int, parts: Mapping[str, float]) -> None:
     total, left = sum(parts.values()), 0.0
     for (name, seconds), colour in zip(parts.items(), _COLOURS, strict=False):
         ax.barh(row, seconds, left=left, height=0.62, color=colour, edgecolor="white")
-        if seconds > 0.09 * total:
+        if seconds > 0.13 * total:
             ax.text(left + seconds / 2, row, name, ha="center", va="center", color="white")
         left += seconds
     legend = "   ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())
-    ax.text(0, row - 0.36, legend, ha="left", va="top", fontsize=8, color="#50545c")
+    ax.text(0, row + 0.36, legend, ha="left", va="top", fontsize=8, color="#50545c")
 
 
 @contextlib.contextmanager

@@ -153,7 +153,10 @@ def _log_result(run: RunContext, result: TrainResult) -> None:
             "device_adjacency": adjacency.device_bytes,
             "host_adjacency": adjacency.host_bytes,
         },
-        "time_parts": {part: result.seconds[part] for part in ("train", "wait", "validate", "evaluate")},
+        "training_s": {
+            "training": {part: result.seconds[part] for part in ("train", "wait", "validate", "evaluate")},
+            "its threads": {part: result.seconds[part] for part in ("sample", "gather")},
+        },
     }
 
 

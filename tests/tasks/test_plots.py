@@ -32,11 +32,16 @@ def test_hit_rates(tmp_path: Path, hits: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage_s", "part_s"),
-    [({"ingest": 1.0, "train": 30.0}, {"sample": 4.0, "gather": 0.01}), ({"ingest": 1.0}, {}), ({}, {})],
+    "bars_s",
+    [
+        {"run": {"ingest": 1.0, "train": 30.0}, "training": {"train": 4.0, "wait": 0.01}, "threads": {"sample": 3.0}},
+        {"run": {"ingest": 1.0}, "training": {}},
+        {"run": {}},
+        {},
+    ],
 )
-def test_time(tmp_path: Path, stage_s: dict[str, float], part_s: dict[str, float]) -> None:
-    plot_time(stage_s, part_s, tmp_path / "time.png")
+def test_time(tmp_path: Path, bars_s: dict[str, dict[str, float]]) -> None:
+    plot_time(bars_s, tmp_path / "time.png")
     assert is_picture(tmp_path / "time.png")
 
 
