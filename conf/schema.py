@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
@@ -12,15 +12,24 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 # format -> (required, optional) fields that name files or say how to read them
-_TABULAR = ("features", "labels", "num_nodes", "source_column", "target_column")
+_TABLES = ("features", "labels")
+_COLUMNS = ("num_nodes", "source_column", "target_column", "edge_weights")
+_DOWNLOAD = ("url", "checksum")
 _FILE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "demo": ((), ()),
     "planetoid": (("path", "name"), ()),
     "musae": (("path", "name"), ()),
-    "edge_list": (("edges",), (*_TABULAR, "delimiter")),
-    "parquet": (("edges",), _TABULAR),
+    "edge_list": (("edges",), (*_TABLES, *_COLUMNS, "delimiter")),
+    "parquet": (("edges",), (*_TABLES, *_COLUMNS)),
+    "matrix_market": (("edges",), (*_TABLES, "edge_weights")),
+    "npz": (("edges",), (*_TABLES, "edge_weights")),
+    "dgl": (("edges",), ("edge_weights",)),
+    "ogb": (("path",), ("split_scheme", "edge_weights", *_DOWNLOAD)),
+    "igb": (("path",), ("label_set", *_DOWNLOAD)),
+    "triples": (("path",), ("delimiter", *_DOWNLOAD)),
 }
-_ALL_FILE_FIELDS = {field for required, optional in _FILE_FIELDS.values() for field in (*required, *optional)}
+_ALL_FILE_FIELDS = sorted({field for required, optional in _FILE_FIELDS.values() for field in (*required, *optional)})
+_BRING_SPLITS = ("demo", "planetoid", "dgl", "ogb", "igb", "triples")
 
 
 class _Section(BaseModel):
@@ -55,29 +64,53 @@ class DemoConfig(_Section):
 class DataConfig(_Section):
     """What to read, and what to do about its quirks."""
 
-    format: Literal["demo", "planetoid", "edge_list", "parquet", "musae"] = "demo"
-    """Format of the graph; `edge_list` reads CSV, TSV and SNAP text (gzip too)."""
+    format: Literal[
+        "demo",
+        "planetoid",
+        "edge_list",
+        "parquet",
+        "musae",
+        "matrix_market",
+        "npz",
+        "dgl",
+        "ogb",
+        "igb",
+        "triples",
+    ] = "demo"
+    """Format of the graph (docs/formats.md); `edge_list` reads CSV, TSV and SNAP text (gzip too)."""
     path: Path | None = None
-    """Directory of the data set (planetoid, musae)."""
+    """Directory of the data set (planetoid, musae, ogb, igb, triples)."""
     name: str | None = None
     """Base name of the files in `path`, as `cora` in `ind.cora.graph` (planetoid) or `facebook` in
     `facebook_edges.csv` (musae)."""
     edges: Path | None = None
-    """Edge file (edge_list, parquet)."""
+    """Edge file (edge_list, parquet), matrix (matrix_market, npz) or saved graph (dgl)."""
     features: Path | None = None
-    """Node features, one row a node: `.npy` (N, F) or Parquet, every column one feature (edge_list, parquet)."""
+    """Node features, one row a node: `.npy` (N, F) or Parquet, every column one feature (edge_list, parquet,
+    matrix_market, npz)."""
     labels: Path | None = None
     """Node labels, one row a node: `.npy` (N,) or a one-column Parquet file; negative or NaN is unlabelled (edge_list,
-    parquet)."""
+    parquet, matrix_market, npz)."""
     num_nodes: int | None = Field(None, ge=1)
     """Number of nodes; ids must lie in [0, num_nodes). Left empty, ids are taken as they come: gaps are closed and the
-    map is kept."""
+    map is kept (edge_list, parquet)."""
     source_column: str | None = None
     """Name of the column of edge sources; empty means the first column."""
     target_column: str | None = None
     """Name of the column of edge targets; empty means the second column."""
     delimiter: str | None = Field(None, min_length=1, max_length=1)
-    """Delimiter of a text edge list; empty means: found from the first lines."""
+    """Delimiter of a text edge list, empty meaning: found from the first lines; of triples, empty meaning: a tab."""
+    edge_weights: Literal["refuse", "drop"] = "refuse"
+    """What to do with edge weights, types, features and further columns, which no model uses; `drop` leaves them
+    out (edge_list, parquet, matrix_market, npz, dgl, ogb)."""
+    split_scheme: str | None = None
+    """Folder below `split` (ogb); empty means the only one."""
+    label_set: Literal["19", "2K"] = "19"
+    """Which labels to take (igb)."""
+    url: str | None = Field(None, pattern=r"^https?://")
+    """Archive (zip or tar) to fetch where `path` does not exist (ogb, igb, triples)."""
+    checksum: str | None = Field(None, pattern=r"^(sha256|sha1|md5):[0-9a-f]{32,64}$")
+    """Checksum of the archive at `url`, as `sha256:...`; left empty, the one found is logged."""
     symmetrize: bool = False
     """Add the reverse of every edge (and merge duplicates)."""
     deduplicate: bool = False
@@ -106,9 +139,19 @@ class DataConfig(_Section):
         for field in required:
             if getattr(self, field) is None:
                 raise ValueError(f"format {self.format!r} needs data.{field}: set it with --set data.{field}=...")
-        for field in _ALL_FILE_FIELDS - set(required) - set(optional):
-            if getattr(self, field) is not None:
+        for field in _ALL_FILE_FIELDS:
+            # Compared with the default, not with what was set: a form sends every field.
+            if field not in (*required, *optional) and getattr(self, field) != type(self).model_fields[field].default:
                 raise ValueError(f"data.{field} has no effect for format {self.format!r}: remove it")
+        if self.checksum is not None and self.url is None:
+            raise ValueError("data.checksum has no effect without data.url: remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _relations_are_kept(self) -> DataConfig:
+        for field in ("symmetrize", "deduplicate"):
+            if self.format == "triples" and getattr(self, field):
+                raise ValueError(f"data.{field} would lose the relations of triples: remove it")
         return self
 
     @model_validator(mode="after")
@@ -118,13 +161,17 @@ class DataConfig(_Section):
             raise ValueError(f"train_fraction + valid_fraction must be at most 1 (got {total})")
         if self.split == "random":
             return self
-        if self.format not in ("demo", "planetoid"):
+        if self.format not in _BRING_SPLITS:
             raise ValueError(f"format {self.format!r} brings no split of its own: set data.split=random")
         for field in ("train_fraction", "valid_fraction", "split_seed"):
-            # Compared with the default, not with what was set: a form sends every field.
             if getattr(self, field) != type(self).model_fields[field].default:
                 raise ValueError(f"data.{field} has no effect for split {self.split!r}: set data.split=random")
         return self
+
+    def reading_fields(self) -> dict[str, Any]:
+        """Return the fields that say what the format reads and how, those for fetching it aside."""
+        required, optional = _FILE_FIELDS[self.format]
+        return {field: getattr(self, field) for field in (*required, *optional) if field not in _DOWNLOAD}
 
 
 class LayoutConfig(_Section):

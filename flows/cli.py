@@ -80,7 +80,7 @@ def run(
     Stages that are finished for this input and configuration are reused. A run that was killed goes on after its last
     finished stage, in training after its last finished epoch.
 
-    Presets: demo, cora, citeseer, pubmed, pubmed_full, musae_facebook, edge_list.
+    Presets: demo, cora, citeseer, pubmed, pubmed_full, musae_facebook, ogb, igb, edge_list.
     """
     with _exit_codes():
         from conf.load import load_config

@@ -9,6 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from conf.schema import DataConfig, PipelineConfig
+from storage.formats.igb import igb_files
+from storage.formats.ogb import ogb_files
+from storage.formats.triples import triple_files
 from storage.graph_store import FORMAT_VERSION as STORE_FORMAT_VERSION
 from tasks.artifacts import StageSpec
 from tasks.input_digests import InputDigests
@@ -20,7 +23,7 @@ INGEST, REORDER, PROFILE, CACHE, TRAIN = STAGES = ("ingest", "reorder", "profile
 _ALGORITHM_VERSION = {INGEST: 1, REORDER: 1, PROFILE: 1, CACHE: 1, TRAIN: 1}
 _FORMAT_VERSION = {INGEST: STORE_FORMAT_VERSION, REORDER: STORE_FORMAT_VERSION, PROFILE: 1, CACHE: 1, TRAIN: 1}
 
-_FILE_FIELDS = {"path", "edges", "features", "labels"}
+_FILE_FIELDS = {"path", "edges", "features", "labels", "url", "checksum"}
 _NO_EFFECT_ON_SAMPLES = {"superbatch", "threads"}
 
 
@@ -65,14 +68,30 @@ def train_spec(config: PipelineConfig, cache: str) -> StageSpec:
 
 
 def input_files(data: DataConfig) -> dict[str, Path]:
-    """Return the raw files that a configuration reads, by role and file name; none for a generated graph."""
+    """Return the raw files that a configuration reads, by role and file name; none for a generated graph.
+
+    Raises
+    ------
+    InputError
+        If a data set's directory is not what it should be.
+    """
     if data.format == "planetoid":
         parts = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
         return _in_folder(data, [f"ind.{data.name}.{part}" for part in parts])
     if data.format == "musae":
         return _in_folder(data, [f"{data.name}{rest}" for rest in ("_edges.csv", ".json", "_target.csv")])
+    if data.format in ("ogb", "igb", "triples"):
+        return _of_directory(data)
     named = {"edges": data.edges, "features": data.features, "labels": data.labels}
     return {f"{role}:{path.name}": path for role, path in named.items() if path is not None}
+
+
+def _of_directory(data: DataConfig) -> dict[str, Path]:
+    """Files whose names the format's own reader knows."""
+    assert data.path is not None, "checked by the schema"
+    if data.format == "ogb":
+        return ogb_files(data.path, data.split_scheme)
+    return igb_files(data.path, data.label_set) if data.format == "igb" else triple_files(data.path)
 
 
 def _in_folder(data: DataConfig, names: list[str]) -> dict[str, Path]:

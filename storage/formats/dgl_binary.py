@@ -53,6 +53,7 @@ def open_dgl(edges: Path, *, edge_weights: EdgeWeights = "refuse") -> GraphSourc
     src, dst = (end.numpy() for end in graph.edges())
     features, labels = _pick(data, _FEATURES), _pick(data, _LABELS)
     splits = _splits(data, edges)
+    left_out = {"node_data_left_out": len(data), "edge_data_left_out": len(graph.edata)}
     return GraphSource(
         where=str(edges),
         edges=EdgeArrays(src, dst, str(edges)),
@@ -61,7 +62,7 @@ def open_dgl(edges: Path, *, edge_weights: EdgeWeights = "refuse") -> GraphSourc
         features=None if features is None else _features(features, edges),
         labels=None if labels is None else _labels(labels, edges),
         splits=splits,
-        notes={"node_data_left_out": len(data), "edge_data_left_out": len(graph.edata)},
+        notes={name: count for name, count in left_out.items() if count},
     )
 
 

@@ -69,8 +69,17 @@ def open_ogb(path: Path, *, split_scheme: str | None = None, edge_weights: EdgeW
         links=split.links,
         graph_ids=np.repeat(np.arange(len(raw.num_nodes_G), dtype=np.int32), raw.num_nodes_G) if is_union else None,
         graph_labels=None if raw.graph_labels is None else _graph_labels(path, raw.graph_labels, len(raw.num_nodes_G)),
-        notes={"graphs": len(raw.num_nodes_G), "edge_data_left_out": len(raw.edge_data), "unread": len(raw.unread)},
+        notes=_notes(raw, is_union),
     )
+
+
+def _notes(raw: OgbRaw, is_union: bool) -> dict[str, int]:
+    counts = {
+        "graphs": len(raw.num_nodes_G) if is_union else 0,
+        "edge_data_left_out": len(raw.edge_data),
+        "node_data_left_out": len(raw.unread),
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _check_counts(path: Path, raw: OgbRaw) -> int:

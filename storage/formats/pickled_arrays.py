@@ -58,7 +58,8 @@ class _PickledArray(np.ndarray):
             size *= length
         if size != len(raw):
             raise pickle.UnpicklingError(f"an array of shape {shape} holds {len(raw)} bytes, not {size}")
-        super().__setstate__((version, tuple(shape), kind.dtype, np.bool_(column_order), raw))
+        checked: Any = (version, tuple(shape), kind.dtype, bool(column_order), raw)
+        super().__setstate__(checked)
 
 
 def _reconstruct(kind: object, shape: tuple[int, ...], code: object) -> npt.NDArray[Any]:

@@ -1,0 +1,113 @@
+"""Unpacks archives from elsewhere: nothing is written outside the folder, nothing but plain files is made."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from storage.errors import InputError, MachineError
+
+_FAULTS = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+_SPARE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One entry of an archive, open for reading where it is a file."""
+
+    name: str
+    is_folder: bool
+    is_file: bool
+    size: int
+    content: IO[bytes] | None
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a zip or tar file (gzip, bzip2, xz too).
+
+    Folders that hold nothing but one other folder are left out, so that the data set itself lies at `folder`.
+
+    Parameters
+    ----------
+    archive : Path
+    folder : Path
+        An existing directory.
+
+    Raises
+    ------
+    InputError
+        The file is no archive or damaged, or has an entry that would lie outside the folder or is no plain file.
+    MachineError
+        The disk is too small.
+    """
+    inner = folder / ".unpacked"
+    inner.mkdir()
+    try:
+        with _members(archive) as members:
+            for member in members:
+                _write(member, inner, archive)
+    except _FAULTS as error:
+        if isinstance(error, InputError | MachineError):
+            raise
+        raise InputError(f"{archive.name} is no readable zip or tar file ({error}): check the address") from error
+    for path in _heart(inner).iterdir():
+        path.rename(folder / path.name)
+    shutil.rmtree(inner)
+
+
+@contextmanager
+def _members(archive: Path) -> Iterator[Iterator[_Member]]:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            yield (_from_zip(zipped, info) for info in zipped.infolist())
+    else:
+        with tarfile.open(archive, "r:*") as tar:
+            yield (_from_tar(tar, info) for info in tar)
+
+
+def _from_zip(zipped: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
+    kind = info.external_attr >> 28  # the upper bits of a Unix mode; 0 where the writer knew none
+    is_file = not info.is_dir() and kind in (0, 0o10)
+    return _Member(info.filename, info.is_dir(), is_file, info.file_size, zipped.open(info) if is_file else None)
+
+
+def _from_tar(tar: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
+    content: Any = tar.extractfile(info) if info.isreg() else None
+    return _Member(info.name, info.isdir(), info.isreg(), info.size, content)
+
+
+def _write(member: _Member, folder: Path, archive: Path) -> None:
+    """Write one entry, if it may be written."""
+    parts = PurePosixPath(member.name).parts
+    if member.name.startswith(("/", "\\")) or ".." in parts or "\0" in member.name:
+        raise InputError(f"{archive.name} has the entry {member.name!r}, outside its folder: do not trust this archive")
+    if not (member.is_file or member.is_folder):
+        raise InputError(
+            f"{archive.name} has the entry {member.name!r}, which is a link or a device: unpack it by hand"
+        )
+    path = folder.joinpath(*parts)
+    if member.content is None:
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    free = shutil.disk_usage(folder).free
+    if member.size + _SPARE_BYTES > free:
+        raise MachineError(f"{member.name} of {archive.name} has {member.size} bytes and {free} are free: free some")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with member.content as source, path.open("xb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _heart(folder: Path) -> Path:
+    """The first folder that holds more than one other folder."""
+    while True:
+        entries = list(folder.iterdir())
+        if len(entries) != 1 or not entries[0].is_dir():
+            return folder
+        folder = entries[0]
