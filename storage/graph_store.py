@@ -18,6 +18,7 @@ from storage.csc import count_occurrences
 from storage.errors import StorageError
 from storage.extras import Extras, read_links, write_extras
 from storage.formats.base import CHUNK_BYTES, IdArray, Links, rows_per_chunk
+from storage.hdf5_checks import check_stored
 from storage.store_format import (
     BLOCK_NODES,
     DEFAULT_BLOCK_BYTES,
@@ -93,9 +94,9 @@ class GraphStore:
         try:
             with h5py.File(path, "r", locking=False) as file:
                 check_format(path, file)
-                info = read_info(file)
+                info = read_info(path, file)
                 extents = dict(read_extents(path, file, info.block_bytes))
-        except (OSError, KeyError, RuntimeError) as error:
+        except (OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
             raise StorageError(f"{path} is damaged or no graph store ({error}): delete it and run again") from error
         return cls(path, info, extents, path.stat().st_size)
 
@@ -184,6 +185,7 @@ class GraphStore:
     def block_nodes(self) -> npt.NDArray[np.int64]:
         """Object index table: (num_blocks, 2) first and last node that each block of `indices` holds."""
         with h5py.File(self.path, "r", locking=False) as file:
+            check_stored(self.path, file[BLOCK_NODES])
             return np.asarray(file[BLOCK_NODES][:], np.int64)
 
     def has(self, name: str) -> bool:

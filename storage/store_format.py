@@ -14,6 +14,7 @@ import numpy.typing as npt
 from storage.blocks.extent import Extent
 from storage.blocks.writer import CRC_GROUP
 from storage.errors import FormatVersionError, StorageError
+from storage.hdf5_checks import check_contiguous, check_stored
 
 FORMAT_NAME = "garden-graph"
 FORMAT_VERSION = 1
@@ -29,6 +30,20 @@ RELATION, RELATION_NAMES = "topology/relation", "topology/relation_names"
 LINKS = "links"
 GRAPH_ID, GRAPH_LABELS = "nodes/graph_id", "graphs/y"
 BLOCK_NODES = "blocks/nodes/topology/indices"
+
+_BLOCK_BYTES = range(1 << 12, (1 << 30) + 1, 1 << 12)
+# name -> (dimensions, kinds of values)
+_ROW_A_NODE = {
+    OUT_DEGREE: (1, "i"),
+    FEATURES: (2, "fu"),
+    LABELS: (1, "i"),
+    ORIGINAL_ID: (1, "iS"),
+    NEW_TO_OLD: (1, "i"),
+    GRAPH_ID: (1, "i"),
+}
+_ROW_AN_EDGE = {INDICES: (1, "i"), RELATION: (1, "i")}
+_OTHERS = {INDPTR: (1, "i"), GRAPH_LABELS: (2, "f")} | {f"splits/{split}": (1, "i") for split in SPLITS}
+_SHAPES = _ROW_A_NODE | _ROW_AN_EDGE | _OTHERS
 
 
 @dataclass(frozen=True)
@@ -79,10 +94,17 @@ def check_format(path: Path, file: h5py.File) -> None:
         )
 
 
-def read_info(file: h5py.File) -> StoreInfo:
-    """Read a store's sizes."""
+def read_info(path: Path, file: h5py.File) -> StoreInfo:
+    """Read a store's sizes, after checking that its arrays fit together and into the file.
+
+    Raises
+    ------
+    StorageError
+        They do not.
+    """
+    check_arrays(path, file)
     features = file.get(FEATURES)
-    names = read_names(file, LABEL_NAMES)
+    names = read_names(path, file, LABEL_NAMES)
     return StoreInfo(
         num_nodes=len(file[INDPTR]) - 1,
         num_edges=len(file[INDICES]),
@@ -94,30 +116,66 @@ def read_info(file: h5py.File) -> StoreInfo:
         block_bytes=int(file.attrs["block_bytes"]),
         format_version=int(file.attrs["format_version"]),
         split_sizes={split: len(file[f"splits/{split}"]) for split in SPLITS},
-        relation_names=read_names(file, RELATION_NAMES),
+        relation_names=read_names(path, file, RELATION_NAMES),
         link_sizes={split: len(file[f"{LINKS}/{split}/edges"]) for split in file.get(LINKS, ())},
         is_union=GRAPH_ID in file,
     )
 
 
-def read_names(file: h5py.File, name: str) -> tuple[str, ...]:
+def check_arrays(path: Path, file: h5py.File) -> None:
+    """Refuse a store whose arrays do not fit together, or not into the file; allocates nothing of their size.
+
+    Raises
+    ------
+    StorageError
+        The first one that does not fit.
+    """
+    block_bytes = int(file.attrs["block_bytes"])
+    if block_bytes not in _BLOCK_BYTES:
+        raise StorageError(f"{path} is damaged: blocks of {block_bytes} bytes; delete it and run again")
+    arrays = {name: file[name] for name in _dataset_names(file[CRC_GROUP])}
+    for dataset in arrays.values():
+        check_contiguous(path, dataset)
+        check_stored(path, dataset)
+    num_nodes, num_edges = file[INDPTR].size - 1, file[INDICES].size
+    for name, dataset in arrays.items():
+        dimensions, kinds = _SHAPES.get(name, (dataset.ndim, "iufS"))
+        rows = num_nodes if name in _ROW_A_NODE else num_edges if name in _ROW_AN_EDGE else len(dataset)
+        if num_nodes < 0 or dataset.ndim != dimensions or dataset.dtype.kind not in kinds or len(dataset) != rows:
+            raise StorageError(
+                f"{path} is damaged: {name} holds {dataset.dtype} of shape {dataset.shape}, but there are {num_nodes} "
+                f"nodes and {num_edges} edges; delete it and run again"
+            )
+
+
+def read_names(path: Path, file: h5py.File, name: str) -> tuple[str, ...]:
     """Read a list of strings; none where there is no such dataset."""
-    return tuple(file[name].asstr()[:]) if name in file else ()
+    if name not in file:
+        return ()
+    check_stored(path, file[name])
+    return tuple(file[name].asstr()[:])
 
 
 def read_extents(path: Path, file: h5py.File, block_bytes: int) -> Iterator[tuple[str, Extent]]:
     """Find the byte range and the checksums of every dataset written block by block."""
-    names: list[str] = []
-    file[CRC_GROUP].visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
     size = path.stat().st_size
-    for name in names:
-        dataset = file[name]
-        extent = Extent(
-            name, dataset.shape, dataset.dtype, dataset.id.get_offset() or 0, block_bytes, file[CRC_GROUP][name][:]
-        )
+    for name in _dataset_names(file[CRC_GROUP]):
+        dataset, checksums = file[name], file[CRC_GROUP][name]
+        check_stored(path, checksums)
+        offset = dataset.id.get_offset() or 0
+        extent = Extent(name, dataset.shape, dataset.dtype, offset, block_bytes, checksums[:])
         if extent.offset + extent.nbytes > size:
             raise StorageError(f"{path} is cut short inside {name}: delete it and run again")
+        if extent.crc_B.dtype != np.uint32 or extent.crc_B.shape != (extent.num_blocks,):
+            raise StorageError(f"{path} is damaged: {name} has not one CRC-32 a block; delete it and run again")
         yield name, extent
+
+
+def _dataset_names(group: h5py.Group) -> list[str]:
+    """Names of all datasets below a group."""
+    names: list[str] = []
+    group.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    return names
 
 
 def storable_ids(ids: npt.NDArray[Any]) -> npt.NDArray[Any]:

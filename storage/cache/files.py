@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import ChecksumMismatchError, FormatVersionError, StorageError
+from storage.hdf5_checks import check_stored
 
 Array = npt.NDArray[Any]
 Scalar = int | float
@@ -73,6 +74,7 @@ def _check_header(file: h5py.File, path: Path, kind: str, version: int) -> None:
 
 
 def _read_checked(file: h5py.File, name: str, path: Path) -> Array:
+    check_stored(path, file[name])
     array: Array = file[name][:]
     if _crc32(array) != file[name].attrs["crc32"]:
         raise ChecksumMismatchError(f"{path}: dataset {name!r} does not match its CRC-32; delete it and build it again")
