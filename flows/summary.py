@@ -23,7 +23,12 @@ def summarize(run: RunContext, seconds: float) -> Summary:
         JSON values. Scores, measured hit rates and bytes read are None or empty where the run stopped before training.
     """
     stages = {
-        name: {"seconds": round(stage.seconds, 3), "bytes": stage.manifest.nbytes, "reused": stage.reused}
+        name: {
+            "seconds": round(stage.seconds, 3),
+            "bytes": stage.manifest.nbytes,
+            "reused": stage.reused,
+            "digest": stage.manifest.digest,
+        }
         for name, stage in run.outcomes.items()
     }
     summary: Summary = {

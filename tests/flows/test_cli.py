@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conf.load import preset_names
+from tasks.specs import STAGES
 from tests.flows.conftest import ROOT, TINY, Garden, bare_environment
 
 NOBODY = "http://127.0.0.1:9"  # the discard port: nothing listens there
@@ -42,15 +44,23 @@ def test_the_help_imports_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_without_json_a_table_ends_the_run(demo_garden: Garden, first: dict[str, object]) -> None:
-    done = demo_garden.run("demo", "--until", "cache", overrides=TINY)
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
-    assert any(line.split()[:1] == ["reorder"] and "reused" in line for line in lines)
-    assert "garden up" in done.stdout
+def test_until_stops_after_a_stage_and_without_json_a_table_ends_the_run(
+    demo_garden: Garden, first: dict[str, object]
+) -> None:
+    before = set((demo_garden.state / "runs").iterdir())
+    done = demo_garden.run("demo", "--until", "profile", overrides=(*TINY, "seed=7"))
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    table = {row[0]: row[3] for row in rows if row[:1] and row[0] in STAGES}
+    assert table == {"ingest": "reused", "reorder": "reused", "profile": "built"}
     assert "2,000 nodes, 20,000 edges" in done.stdout
-    log = done.stderr.splitlines()
-    assert all("Task run" not in line and "Flow run" not in line for line in log), log
+    assert "garden up" in done.stdout
+    assert all("Task run" not in line and "Flow run" not in line for line in done.stderr.splitlines()), done.stderr
+    (folder,) = set((demo_garden.state / "runs").iterdir()) - before
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["test_accuracy"] is None
+    assert summary["hit_rates"]["feature"] == {"predicted": None, "measured": None, "oracle": None}
+    assert summary["tier_bytes"] == {}
 
 
 def failure(garden: Garden, *arguments: str, overrides: tuple[str, ...] = ()) -> tuple[int, str]:
