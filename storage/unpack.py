@@ -56,7 +56,8 @@ def unpack(archive: Path, folder: Path) -> None:
     except _FAULTS as error:
         if isinstance(error, InputError | MachineError):
             raise
-        raise InputError(f"{archive.name} is no readable zip or tar file ({error}): check the address") from error
+        reason = " ".join(str(error).split()[:12])
+        raise InputError(f"{archive.name} is no readable zip or tar file ({reason}): check the address") from error
     for path in _heart(inner).iterdir():
         path.rename(folder / path.name)
     shutil.rmtree(inner)
@@ -99,6 +100,8 @@ def _write(member: _Member, folder: Path, archive: Path) -> None:
     free = shutil.disk_usage(folder).free
     if member.size + _SPARE_BYTES > free:
         raise MachineError(f"{member.name} of {archive.name} has {member.size} bytes and {free} are free: free some")
+    if path.exists():
+        raise InputError(f"{archive.name} has the entry {member.name!r} twice: do not trust this archive")
     path.parent.mkdir(parents=True, exist_ok=True)
     with member.content as source, path.open("xb") as target:
         shutil.copyfileobj(source, target, 1 << 20)

@@ -49,6 +49,8 @@ def _download(url: str, checksum: str | None, folder: Path, target: Path) -> Pat
         try:
             pooch.retrieve(url, checksum, fname=_ARCHIVE, path=folder, downloader=downloader)
         except requests.HTTPError as error:
+            if error.response is not None:
+                error.response.close()
             raise InputError(f"{url} cannot be fetched ({error}): check data.url, or fetch it to {target}") from error
         except requests.RequestException as error:
             raise MachineError(f"{url} cannot be reached ({error}): run again, or fetch it to {target}") from error

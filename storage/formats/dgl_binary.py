@@ -74,8 +74,7 @@ def _load(path: Path) -> Any:
         import dgl
     except ImportError as error:
         raise InputError(f"reading {path} needs DGL: pip install '.[dgl]' (Python 3.11)") from error
-    probe = subprocess.run([sys.executable, "-c", _PROBE, str(path.absolute())], capture_output=True, check=False)
-    if probe.returncode < 0:
+    if _ends_the_reader(path):
         raise InputError(f"{path} is a damaged DGL file (DGL's reader was ended by it): save it again")
     try:
         graphs, _ = dgl.load_graphs(str(path))
@@ -91,6 +90,12 @@ def _load(path: Path) -> Any:
             "node and edge is supported, so save dgl.to_homogeneous(graph) or one relation"
         )
     return graph
+
+
+def _ends_the_reader(path: Path) -> bool:
+    """Whether reading a file ends the process that does it, by letting another one try."""
+    probe = subprocess.run([sys.executable, "-c", _PROBE, str(path.absolute())], capture_output=True, check=False)
+    return probe.returncode < 0
 
 
 def _to_numpy(tensor: Any) -> npt.NDArray[Any]:

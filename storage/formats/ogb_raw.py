@@ -97,7 +97,7 @@ def _open_csv(raw: Path) -> OgbRaw:
 
     def table(stem: str) -> TextTable:
         file = require_file(stems.get(stem, raw / f"{stem}.csv.gz"))
-        return TextTable(file, plain_dialect(file, ","))
+        return TextTable(file, plain_dialect(file, ",", quote='"'))
 
     num_nodes_G = _integers(table(_NODES))
     edge_table = table("edge")

@@ -82,7 +82,7 @@ def _read(file: Path) -> Any:
     """Ids, or a dict of arrays."""
     if file.suffix == ".pt":
         return load_saved_arrays(file)
-    table = TextTable(require_file(file), plain_dialect(file, ","))
+    table = TextTable(require_file(file), plain_dialect(file, ",", quote='"'))
     columns = [frame.to_series(0).to_numpy() for frame in table.read({0: pl.Int64})]
     return np.concatenate([np.empty(0, np.int64), *columns])
 

@@ -50,8 +50,9 @@ class Dialect:
     """Character that a field with delimiters in it stands between."""
 
     def is_skipped(self, line: bytes) -> bool:
-        """Whether a line holds no row."""
-        return not line.strip() or (self.comment is not None and line.startswith(self.comment.encode()))
+        """Whether a line holds no row; a blank one is a missing value where there is one field."""
+        is_blank = self.num_fields > 1 and not line.strip()
+        return is_blank or (self.comment is not None and line.startswith(self.comment.encode()))
 
     def fields(self, line: bytes) -> list[str]:
         """Split a line."""
@@ -60,11 +61,11 @@ class Dialect:
 
     def data_lines(self, block: bytes) -> bytes:
         """Leave out the lines that hold no row."""
-        return b"\n".join(line for line in block.split(b"\n") if not self.is_skipped(line))
+        return b"\n".join(line for line in lines_of(block) if not self.is_skipped(line))
 
     def squeezed(self, block: bytes) -> bytes:
         """Rewrite runs of blanks as one, where the dialect has them."""
-        return b"\n".join(b" ".join(line.split()) for line in block.split(b"\n")) if self.runs else block
+        return b"\n".join(b" ".join(line.split()) for line in lines_of(block)) if self.runs else block
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def plain_dialect(path: Path, delimiter: str, *, num_fields: int | None = None, 
 
 def find_fault(block: bytes, dialect: Dialect, kinds: Mapping[int, type[pl.DataType]]) -> Fault | None:
     """Look for the first line of a block that does not hold what `kinds` says of its fields; None where each does."""
-    for number, line in enumerate(block.split(b"\n"), 1):
+    for number, line in enumerate(lines_of(block), 1):
         if dialect.is_skipped(line):
             continue
         fields = dialect.fields(line)
@@ -194,6 +195,11 @@ def find_fault(block: bytes, dialect: Dialect, kinds: Mapping[int, type[pl.DataT
             if problem_or_none:
                 return Fault(number, problem_or_none)
     return None
+
+
+def lines_of(block: bytes) -> list[bytes]:
+    """Lines of a block, without their ends."""
+    return block.removesuffix(b"\n").split(b"\n")
 
 
 def _field_problem(field: str, kind: type[pl.DataType]) -> str | None:

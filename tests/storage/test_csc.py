@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage.csc import build_csc, count_occurrences
 from storage.errors import InputError
-from storage.formats.base import EdgeChunk
+from storage.formats.base import EdgeChunk, TypedChunk
 
 Edges = list[tuple[int, int]]
 
@@ -77,6 +77,29 @@ def test_equals_the_reference(
     assert csc.counts.reverse_added == (len(edges) - loops if symmetrize else 0)
     assert csc.counts.duplicates_found == sum(len(row) - len(set(row)) for row in full)
     assert csc.counts.duplicates_removed == sum(map(len, full)) - sum(map(len, expected))
+
+
+@settings(deadline=None)
+@given(graph=edge_lists(), size=st.integers(1, 20), no_loops=st.booleans(), seed=st.integers(0, 9))
+def test_relations_stay_with_their_edges(graph: tuple[int, Edges], size: int, no_loops: bool, seed: int) -> None:
+    num_nodes, edges = graph
+    relation = np.random.default_rng(seed).integers(0, 4, len(edges)).astype(np.int32)
+
+    def read_typed() -> Iterator[TypedChunk]:
+        for number, (src, dst) in enumerate(chunks_of(edges, size, np.int64)):
+            yield src, dst, relation[number * size : (number + 1) * size]
+
+    csc = build_csc(
+        lambda: chunks_of(edges, size, np.int64), num_nodes, remove_self_loops=no_loops, read_typed=read_typed
+    )
+    assert csc.relations is not None
+    rows: list[Edges] = [[] for _ in range(num_nodes)]
+    for (u, v), kind in zip(edges, relation.tolist(), strict=True):
+        if u != v or not no_loops:
+            rows[v].append((u, kind))
+    bounds = zip(csc.indptr[:-1], csc.indptr[1:], strict=True)
+    found = [list(zip(csc.indices[a:b].tolist(), csc.relations[a:b].tolist(), strict=True)) for a, b in bounds]
+    assert found == rows
 
 
 @settings(deadline=None)
