@@ -40,7 +40,8 @@ def to_dgl_block(mfg: Mfg) -> dgl.DGLGraph:
         the memory of `mfg.indptr`.
     """
     indices = torch.from_numpy(mfg.indices).to(torch.int64)
-    in_order = torch.empty(0, dtype=torch.int64)
+    # Spelt out: without ids of edges, DGL's attention layers fail in their backward pass.
+    in_order = torch.arange(mfg.num_edges)
     csc = ("csc", (torch.from_numpy(mfg.indptr), indices, in_order))
     return dgl.create_block(csc, num_src_nodes=mfg.num_src, num_dst_nodes=mfg.num_dst)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from torch import Tensor
+
 from kernels.mfg import IdArray
 from storage.cache.plan import CachePlan
 from storage.cache.tiers import adjacency_device_bytes
@@ -175,6 +177,7 @@ class GraphLoader:
         return stream
 
     def _dress(self, loaded: MiniBatch, epoch: int) -> Batch:
+        assert isinstance(loaded.rows, Tensor)  # this loader gathers
         identity = (self._options.seed, epoch, loaded.sample.batch_index)
         return Batch(loaded.sample, loaded.rows, identity, self._columns)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 import torch
-from torch import Tensor
 
 from kernels.cpu.aligned import aligned
 from kernels.mfg import IdArray, Sample, SuperBatch, TierReads
+from kernels.nn.layers import Rows
 from kernels.sampler import NeighborSampler
 from storage.cache.tiers import FeatureTiers
 from storage.errors import MachineError
@@ -34,8 +34,9 @@ class MiniBatch:
 
     sample: Sample
     """Hops and node ids."""
-    rows: Tensor
-    """(num_inputs, F) features of the input nodes in the storage dtype, on a cache-line boundary."""
+    rows: Rows
+    """(num_inputs, F) features of the input nodes in the storage dtype: gathered on a cache-line boundary, or located
+    in the tiers."""
 
 
 @dataclass(slots=True)
@@ -70,6 +71,8 @@ class MiniBatchLoader:
         Mini-batches that stand ready for the consumer.
     stall_timeout_s : float
         Give up, with a message, when nothing has arrived for so long.
+    in_place : bool
+        Locate rows in the tiers for a model that reads them there, instead of gathering them.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class MiniBatchLoader:
         threads: int = 2,
         prefetch: int = 2,
         stall_timeout_s: float = 600.0,
+        in_place: bool = False,
     ) -> None:
         for name, value in (("superbatch", superbatch), ("threads", threads), ("prefetch", prefetch)):
             if value < 1:
@@ -91,6 +95,7 @@ class MiniBatchLoader:
         self.threads = threads
         self.prefetch = prefetch
         self.stall_timeout_s = stall_timeout_s
+        self.in_place = in_place
         # One pool for all epochs: the sampler keeps a scratch table of 8 bytes a node for each thread.
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sample")
 
@@ -194,12 +199,18 @@ class EpochStream:
 
     def _gather(self, super_batch: SuperBatch) -> None:
         start = time.perf_counter()
-        rows_of_each = self._loader.features.gather_group([sample.input_nodes for sample in super_batch.samples])
+        rows_of_each = self._rows_of_each([sample.input_nodes for sample in super_batch.samples])
         for sample in super_batch.samples:
-            batch = MiniBatch(sample, torch.from_numpy(aligned(next(rows_of_each))))
+            batch = MiniBatch(sample, next(rows_of_each))
             self.stats.gather_s += time.perf_counter() - start
             self._put(batch)
             start = time.perf_counter()
+
+    def _rows_of_each(self, ids: Sequence[IdArray]) -> Iterator[Rows]:
+        features = self._loader.features
+        if self._loader.in_place:
+            return features.locate_group(ids)
+        return (torch.from_numpy(aligned(rows)) for rows in features.gather_group(ids))
 
     def _sampled_in_order(self) -> Iterator[SuperBatch]:
         groups = range(0, len(self._batches), self._loader.superbatch)

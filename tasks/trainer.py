@@ -242,6 +242,8 @@ class _Training:
             superbatch=options.superbatch,
             threads=options.threads,
             stall_timeout_s=options.stall_timeout_s,
+            # Dropout of the input copies the rows anyway.
+            in_place=self._data.features.is_readable_in_place and options.input_dropout == 0,
         )
 
     def _new_validator(self, stack: ExitStack) -> Validator:

@@ -7,11 +7,13 @@ in the inner loop, which is up to four times faster for narrow rows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from kernels.cpu.intrinsics import prefetch
+from kernels.cpu.intrinsics import feature, prefetch_address, row_at
 
 FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -20,7 +22,7 @@ U64 = np.uint64
 _UNROLL = U64(4)
 # Edges ahead of the sum whose rows are asked for; measured best of 0, 4, 8, 16 for rows of 64 and of 128 floats.
 _AHEAD = U64(16)
-_LINE_FLOATS = 16
+_LINE_BYTES = 64
 _WIDE = 32
 """Rows narrower than this come faster without asking."""
 
@@ -29,74 +31,107 @@ _WIDE = 32
 def sum_rows(
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int32],
-    h: FloatArray,
+    base: np.uint64,
+    stride: int,
+    address_S: npt.NDArray[np.uint64],
+    stored: npt.NDArray[Any],
     weight_S: FloatArray,
     scale_D: FloatArray,
+    own_D: FloatArray,
+    own_from: int,
+    own_to: int,
     out: FloatArray,
+    out_width: int,
     width: int,
     begin: int,
     end: int,
 ) -> None:
-    """Fill rows [begin, end) of `out[d] = scale[d] * sum over the edges (s -> d) of weight[s] * h[s]`.
+    """Fill rows [begin, end) of `out[d] = scale[d] * sum over the edges (s -> d) of weight[s] * h[s]`, own row added.
 
-    One long function on purpose: handing arrays to inlined helpers costs 10 ns an edge in reference counts.
+    One long function on purpose: handing arrays to inlined helpers costs 10 ns an edge in reference counts. Rows are
+    read through addresses, so that they may lie in one matrix or in the tiers of a feature store.
 
     Parameters
     ----------
     indptr : (num_dst + 1,) int64
     indices : (num_edges,) int32
-    h : (num_src * width,) float32 or float64
-        Rows of the sources, flattened; `weight_S`, `scale_D` and `out` share its dtype.
+    base, stride : uint64, int
+        Address of the first row and bytes from row to row, where all rows lie in one matrix.
+    address_S : (num_src,) uint64, or empty for rows in one matrix
+        Address of each row.
+    stored : empty array
+        Its dtype says how elements are stored: float32, float64, uint8, or uint16 for the bits of float16.
     weight_S : (num_src,) or empty for ones
     scale_D : (num_dst,) or empty for ones
-    out : (num_dst * width,)
+    own_D : (n,)
+        `out[d, own_to + j] += own[d] * h[d, own_from + j]` for d < n; empty adds nothing.
+    own_from, own_to : int
+        Columns.
+    out : (num_dst * out_width,)
+        Float32 or float64, as weights, scales and factors are.
+    out_width : int
+        At least `width`; other columns are zero but for the own row.
+    width : int
+        Columns to add up.
     """
-    weighted, scaled = weight_S.size > 0, scale_D.size > 0
-    w0 = w1 = w2 = w3 = h.dtype.type(1)
-    row_width = U64(width)
+    tiered, weighted, scaled = address_S.size > 0, weight_S.size > 0, scale_D.size > 0
+    w0 = w1 = w2 = w3 = out.dtype.type(1)
+    columns, row_bytes = U64(width), U64(stride)
     last_ahead = U64(indices.size if width >= _WIDE else 0)
+    line_bytes = width * stored.itemsize
     for d in range(begin, end):
-        row = U64(d) * row_width
-        for column in range(row_width):
+        row = U64(d) * U64(out_width)
+        for column in range(U64(out_width)):
             out[row + U64(column)] = 0
         e, stop = U64(indptr[d]), U64(indptr[d + 1])
         # Four edges a pass, added in order: the output row is touched a quarter as often.
         while e + _UNROLL <= stop:
             for ahead in range(e + _AHEAD, min(e + _AHEAD + _UNROLL, last_ahead)):
-                start = np.int64(indices[U64(ahead)]) * width
-                for line in range(0, width, _LINE_FLOATS):
-                    prefetch(h, start + line)
+                s0 = U64(indices[U64(ahead)])
+                start = address_S[s0] if tiered else base + s0 * row_bytes
+                for byte in range(0, line_bytes, _LINE_BYTES):
+                    prefetch_address(start + U64(byte))
             s0, s1 = U64(indices[e]), U64(indices[e + U64(1)])
             s2, s3 = U64(indices[e + U64(2)]), U64(indices[e + U64(3)])
-            h0, h1, h2, h3 = s0 * row_width, s1 * row_width, s2 * row_width, s3 * row_width
+            h0 = row_at(address_S[s0] if tiered else base + s0 * row_bytes, stored)
+            h1 = row_at(address_S[s1] if tiered else base + s1 * row_bytes, stored)
+            h2 = row_at(address_S[s2] if tiered else base + s2 * row_bytes, stored)
+            h3 = row_at(address_S[s3] if tiered else base + s3 * row_bytes, stored)
             if weighted:
                 w0, w1, w2, w3 = weight_S[s0], weight_S[s1], weight_S[s2], weight_S[s3]
-            for column in range(row_width):
+            for column in range(columns):
                 j = U64(column)
-                out[row + j] = (((out[row + j] + w0 * h[h0 + j]) + w1 * h[h1 + j]) + w2 * h[h2 + j]) + w3 * h[h3 + j]
+                part = (out[row + j] + w0 * feature(h0, j, out)) + w1 * feature(h1, j, out)
+                out[row + j] = (part + w2 * feature(h2, j, out)) + w3 * feature(h3, j, out)
             e += _UNROLL
         while e < stop:
             s0 = U64(indices[e])
-            h0 = s0 * row_width
+            h0 = row_at(address_S[s0] if tiered else base + s0 * row_bytes, stored)
             if weighted:
                 w0 = weight_S[s0]
-            for column in range(row_width):
-                out[row + U64(column)] += w0 * h[h0 + U64(column)]
+            for column in range(columns):
+                out[row + U64(column)] += w0 * feature(h0, U64(column), out)
             e += U64(1)
         if scaled:
-            for column in range(row_width):
+            for column in range(columns):
                 out[row + U64(column)] *= scale_D[d]
+        if d < own_D.size:
+            own, to, start = own_D[d], row + U64(own_to), U64(own_from)
+            h0 = row_at(address_S[d] if tiered else base + U64(d) * row_bytes, stored)
+            for column in range(columns):
+                out[to + U64(column)] += own * feature(h0, start + U64(column), out)
 
 
 @njit(nogil=True, cache=True)
 def transpose(
-    indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], num_src: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], num_src: int, with_edges: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """List the destinations of each source: a stable counting sort of the edges by source.
 
     Returns
     -------
-    (num_src + 1,) int64 offsets and (num_edges,) int32 destinations, ascending within a source.
+    (num_src + 1,) int64 offsets, (num_edges,) int32 destinations, ascending within a source, and where `with_edges`
+    asks for them (else empty) the (num_edges,) int32 positions of their edges.
     """
     out_indptr = np.zeros(num_src + 1, np.int64)
     for s in indices:
@@ -105,9 +140,12 @@ def transpose(
         out_indptr[s + 1] += out_indptr[s]
     cursor = out_indptr[:-1].copy()
     out_indices = np.empty(indices.size, np.int32)
+    out_edges = np.empty(indices.size if with_edges else 0, np.int32)
     for d in range(indptr.size - 1):
         for e in range(indptr[d], indptr[d + 1]):
-            s = indices[e]
-            out_indices[cursor[s]] = d
-            cursor[s] += 1
-    return out_indptr, out_indices
+            at = cursor[indices[e]]
+            out_indices[at] = d
+            if with_edges:
+                out_edges[at] = e
+            cursor[indices[e]] = at + 1
+    return out_indptr, out_indices, out_edges

@@ -20,6 +20,7 @@ _ONE = np.uint64(1)
 
 # Untyped on purpose: numba binds the typing context, which callers never pass, and its code generators have no types.
 intrinsic: Any = extending.intrinsic
+c_pointer: Any = types.CPointer
 cgutils: Any = numba_core.cgutils
 make_array: Any = arrayobj.make_array
 
@@ -98,6 +99,46 @@ def load(_typing: Any, address: Any, like: Any) -> Any:
         return builder.load(builder.inttoptr(args[0], pointer))
 
     return like.dtype(types.uint64, like), codegen
+
+
+@intrinsic
+def row_at(_typing: Any, address: Any, like: Any) -> Any:
+    """Pointer to the row at a uint64 address, for `feature`: elements are stored as in the array `like`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return c_pointer(like.dtype)(types.uint64, like), codegen
+
+
+@intrinsic
+def feature(_typing: Any, row: Any, column: Any, like: Any) -> Any:
+    """Element of a row in the dtype of the array `like` (checks nothing): uint8 counts, uint16 is a float16's bits."""
+    stored, wanted = row.dtype, like.dtype
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        kind, pointer = context.get_value_type(wanted), args[0]
+        if stored == types.uint16:
+            half = builder.bitcast(pointer, ir.HalfType().as_pointer())
+            return builder.fpext(builder.load(builder.gep(half, [args[1]])), kind)
+        value = builder.load(builder.gep(pointer, [args[1]]))
+        if isinstance(stored, types.Integer):
+            return builder.uitofp(value, kind)
+        return value if stored == wanted else builder.fpext(value, kind)
+
+    return wanted(row, types.uint64, like), codegen
+
+
+@intrinsic
+def power_of_two(_typing: Any, exponent: Any) -> Any:
+    """Float32 `2 ** exponent` of an int32 in [-126, 127]."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        biased = builder.add(args[0], ir.Constant(i32, 127))
+        return builder.bitcast(builder.shl(biased, ir.Constant(i32, 23)), ir.FloatType())
+
+    return types.float32(types.int32), codegen
 
 
 @intrinsic

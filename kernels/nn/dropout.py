@@ -37,15 +37,26 @@ def dropout(h: Tensor, probability: float, key: np.uint64) -> Tensor:
     ValueError
         If the probability, dtype or device does not fit.
     """
-    if not 0 <= probability < 1:
-        raise ValueError(f"the dropout probability must lie in [0, 1) (got {probability})")
+    threshold = threshold_of(probability)
     if h.dtype != torch.float32 or h.device.type != "cpu":
         raise ValueError(f"dropout takes float32 on the CPU (got {h.dtype} on {h.device})")
-    threshold = min(round(probability * LANE_RANGE), LANE_RANGE - 1)
     if threshold == 0:
         return h
     out: Tensor = _Dropout.apply(h, threshold, key)  # type: ignore[no-untyped-call]
     return out
+
+
+def threshold_of(probability: float) -> int:
+    """A dropout probability in units of 2**-16.
+
+    Raises
+    ------
+    ValueError
+        If it does not lie in [0, 1).
+    """
+    if not 0 <= probability < 1:
+        raise ValueError(f"the dropout probability must lie in [0, 1) (got {probability})")
+    return min(round(probability * LANE_RANGE), LANE_RANGE - 1)
 
 
 def _drop(h: Tensor, threshold: int, key: np.uint64) -> Tensor:

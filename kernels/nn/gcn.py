@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -9,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kernels.mfg import Mfg
-from kernels.nn.aggregate import aggregate
-from kernels.nn.layers import DegreeArray, Layer, NodeDegrees, as_float, glorot
-from kernels.nn.multi_hot import linear_rows
+from kernels.nn.layers import DegreeArray, Layer, NodeDegrees, Rows, aggregate_rows, as_float, glorot
+from kernels.nn.project import project_rows
 
 FactorArray = npt.NDArray[np.float64]
+Norm = Literal["graph", "mfg"]
 
 
 class GcnLayer(Layer):
@@ -22,11 +24,18 @@ class GcnLayer(Layer):
     `o_u = 1 / sqrt(out_degree_u + 1)` and `i_v = 1 / sqrt(in_degree_v + 1)` count the self connection, `d_v` is the
     in-degree and `c_v` the number of sampled edges. With all neighbors it is the symmetrically normalised adjacency
     with self connections; with sampled ones it is an unbiased estimate of it.
+
+    Parameters
+    ----------
+    in_dim, out_dim : int
+    norm : "graph" or "mfg"
+        Normalise as above, or by the degrees of the sampled hop itself and without self connections, as DGL's
+        `GraphConv(norm="both")` does on a block.
     """
 
-    def __init__(self, in_dim: int, out_dim: int, *, generator: torch.Generator) -> None:
+    def __init__(self, in_dim: int, out_dim: int, *, generator: torch.Generator, norm: Norm = "graph") -> None:
         super().__init__()
-        self.in_dim, self.out_dim = in_dim, out_dim
+        self.in_dim, self.out_dim, self.norm = in_dim, out_dim, norm
         self.transform_first = in_dim > out_dim
         self.projected_dim = min(in_dim, out_dim)
         self.weight = glorot(out_dim, in_dim, generator)
@@ -34,20 +43,52 @@ class GcnLayer(Layer):
 
     def project(self, h_SF: Tensor) -> Tensor:
         """(num_rows, out_dim) transformed rows, or the rows as they are."""
-        return linear_rows(h_SF, self.weight) if self.transform_first else as_float(h_SF)
+        return project_rows(h_SF, self.weight) if self.transform_first else as_float(h_SF)
 
     def combine(self, mfg: Mfg, z_SP: Tensor, degrees_S: NodeDegrees | None) -> Tensor:
         """(num_dst, out_dim) output from `project`'s rows."""
-        if degrees_S is None or len(degrees_S.in_degree) < mfg.num_src:
-            raise ValueError(f"a GCN layer needs the whole-graph degrees of its {mfg.num_src} sources")
-        num_dst = mfg.num_dst
-        out_S = inverse_sqrt(degrees_S.out_degree[: mfg.num_src])
-        in_D = inverse_sqrt(degrees_S.in_degree[:num_dst])
-        scale_D = in_D * expansion(mfg, degrees_S.in_degree[:num_dst])
-        neighbors_DP = aggregate(mfg, z_SP, weight_S=torch.from_numpy(out_S), scale_D=torch.from_numpy(scale_D))
-        own_D1 = torch.from_numpy(in_D * out_S[:num_dst]).to(z_SP.dtype).unsqueeze(1)
-        mixed_DP = torch.addcmul(neighbors_DP, z_SP[:num_dst], own_D1)
-        return mixed_DP + self.bias if self.transform_first else functional.linear(mixed_DP, self.weight, self.bias)
+        return self._combined(mfg, z_SP, degrees_S, self.transform_first)
+
+    def forward(
+        self,
+        mfg: Mfg,
+        h_SF: Rows,
+        degrees_S: NodeDegrees | None = None,
+        *,
+        dropout_key: np.uint64 | None = None,
+    ) -> Tensor:
+        """(num_dst, out_dim) output."""
+        projects_first = self.projects_first(mfg, h_SF)
+        rows = project_rows(h_SF, self.weight) if projects_first else h_SF
+        return self._combined(mfg, rows, degrees_S, projects_first)
+
+    def _combined(self, mfg: Mfg, rows: Rows, degrees_S: NodeDegrees | None, is_projected: bool) -> Tensor:
+        factors = mfg_factors(mfg) if self.norm == "mfg" else graph_factors(mfg, degrees_S)
+        weight_S, scale_D, own_D = (None if f is None else torch.from_numpy(f) for f in factors)
+        mixed_DP = aggregate_rows(mfg, rows, weight_S=weight_S, scale_D=scale_D, own_D=own_D)
+        return mixed_DP + self.bias if is_projected else functional.linear(mixed_DP, self.weight, self.bias)
+
+
+def graph_factors(mfg: Mfg, degrees_S: NodeDegrees | None) -> tuple[FactorArray, FactorArray, FactorArray]:
+    """Weights of sources, scales of sums and factors of own rows, from whole-graph degrees and self connections.
+
+    Raises
+    ------
+    ValueError
+        If the degrees are missing.
+    """
+    if degrees_S is None or len(degrees_S.in_degree) < mfg.num_src:
+        raise ValueError(f"a GCN layer needs the whole-graph degrees of its {mfg.num_src} sources")
+    num_dst = mfg.num_dst
+    out_S = inverse_sqrt(degrees_S.out_degree[: mfg.num_src])
+    in_D = inverse_sqrt(degrees_S.in_degree[:num_dst])
+    return out_S, in_D * expansion(mfg, degrees_S.in_degree[:num_dst]), in_D * out_S[:num_dst]
+
+
+def mfg_factors(mfg: Mfg) -> tuple[FactorArray, FactorArray, None]:
+    """The same from the hop's own degrees, at least one, without self connections: DGL's `norm="both"` on a block."""
+    out_degree_S = np.bincount(mfg.indices, minlength=mfg.num_src)
+    return 1 / np.sqrt(np.maximum(out_degree_S, 1)), 1 / np.sqrt(np.maximum(np.diff(mfg.indptr), 1)), None
 
 
 def inverse_sqrt(degree: DegreeArray) -> FactorArray:

@@ -10,8 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from kernels.mfg import IdArray, Mfg
+from kernels.nn.aggregate import Reduce, aggregate, aggregate_tiers
+from kernels.tiered_rows import TieredRows
 
 DegreeArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+Rows = Tensor | TieredRows
+"""Rows in memory, or where they lie in the tiers (features alone, which no gradient reaches)."""
+
+# Least nanoseconds on one core: a multiply-add of a matrix product, and an element of a row that an edge reads.
+_PRODUCT_NS, _READ_NS = 0.025, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +57,68 @@ class Layer(nn.Module):
         """(num_dst, out_dim) output from the projected rows of the sources."""
         raise NotImplementedError
 
-    def forward(self, mfg: Mfg, h_SF: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
+    def forward(
+        self,
+        mfg: Mfg,
+        h_SF: Rows,
+        degrees_S: NodeDegrees | None = None,
+        *,
+        dropout_key: np.uint64 | None = None,
+    ) -> Tensor:
         """(num_dst, out_dim) output.
 
         Parameters
         ----------
         mfg : Mfg
-        h_SF : (num_src, in_dim) tensor of any numeric dtype
+        h_SF : (num_src, in_dim) tensor of any numeric dtype, or TieredRows
         degrees_S : NodeDegrees, optional
             Whole-graph degrees of the sources; only GCN reads them.
+        dropout_key : np.uint64, optional
+            Turns dropout inside the layer on; only GAT has any.
         """
-        return self.combine(mfg, self.project(h_SF), degrees_S)
+        raise NotImplementedError
+
+    def projects_first(self, mfg: Mfg, h_SF: Rows) -> bool:
+        """Whether `forward` projects before it aggregates: what costs less.
+
+        The width decides where gradients flow back to the rows. Where none do, as from features, aggregating first
+        saves the whole backward pass over the edges and the projection of all rows but the destinations', against a
+        wider read.
+        """
+        if isinstance(h_SF, Tensor) and (h_SF.requires_grad or h_SF.dtype == torch.uint8):
+            return self.transform_first
+        if not isinstance(h_SF, Tensor) and h_SF.dtype == np.uint8:
+            return self.transform_first
+        product_ns = 2 * self.in_dim * self.out_dim * _PRODUCT_NS
+        projected = mfg.num_src * product_ns + 2 * mfg.num_edges * self.out_dim * _READ_NS
+        return projected < mfg.num_dst * product_ns + mfg.num_edges * self.in_dim * _READ_NS
+
+
+def aggregate_rows(
+    mfg: Mfg,
+    h_SF: Rows,
+    *,
+    weight_S: Tensor | None = None,
+    scale_D: Tensor | None = None,
+    reduce: Reduce = "sum",
+    own_D: Tensor | None = None,
+    beside: bool = False,
+) -> Tensor:
+    """`aggregate`, or `aggregate_tiers` where the rows lie in the tiers."""
+    if isinstance(h_SF, Tensor):
+        h_SF = as_float(h_SF)
+        return aggregate(mfg, h_SF, weight_S=weight_S, scale_D=scale_D, reduce=reduce, own_D=own_D, beside=beside)
+    return aggregate_tiers(mfg, h_SF, weight_S=weight_S, scale_D=scale_D, reduce=reduce, own_D=own_D, beside=beside)
+
+
+def head_rows(h_SF: Rows, num_rows: int) -> Rows:
+    """The first rows."""
+    return h_SF[:num_rows] if isinstance(h_SF, Tensor) else h_SF.head(num_rows)
+
+
+def in_memory(h: Rows) -> Tensor:
+    """Float rows in memory, gathered where they lie in the tiers."""
+    return as_float(h if isinstance(h, Tensor) else torch.from_numpy(h.gather()))
 
 
 def as_float(h: Tensor) -> Tensor:

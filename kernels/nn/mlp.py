@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from kernels.mfg import Mfg
-from kernels.nn.layers import Layer, NodeDegrees, glorot
-from kernels.nn.multi_hot import linear_rows
+from kernels.nn.layers import Layer, NodeDegrees, Rows, glorot, head_rows
+from kernels.nn.project import project_rows
 
 
 class DenseLayer(Layer):
@@ -22,8 +23,19 @@ class DenseLayer(Layer):
 
     def project(self, h_SF: Tensor) -> Tensor:
         """(num_rows, out_dim) transformed rows."""
-        return linear_rows(h_SF, self.weight)
+        return project_rows(h_SF, self.weight)
 
     def combine(self, mfg: Mfg, z_SP: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
         """(num_dst, out_dim) output."""
         return z_SP[: mfg.num_dst] + self.bias
+
+    def forward(
+        self,
+        mfg: Mfg,
+        h_SF: Rows,
+        degrees_S: NodeDegrees | None = None,
+        *,
+        dropout_key: np.uint64 | None = None,
+    ) -> Tensor:
+        """(num_dst, out_dim) output."""
+        return project_rows(head_rows(h_SF, mfg.num_dst), self.weight) + self.bias

@@ -13,21 +13,20 @@ from torch import Tensor, nn
 
 from kernels.mfg import Mfg
 from kernels.nn.dropout import dropout
+from kernels.nn.gat import GatLayer, Merge
 from kernels.nn.gcn import GcnLayer
-from kernels.nn.layers import Layer, NodeDegrees, as_float
+from kernels.nn.layers import Layer, NodeDegrees, Rows, in_memory
 from kernels.nn.mlp import DenseLayer
 from kernels.nn.sage import SageLayer
 from kernels.rng import Purpose, stream_key
 
-Kind = Literal["sage", "gcn", "mlp"]
+Kind = Literal["sage", "gcn", "gat", "mlp"]
 DropoutIdentity = tuple[int, int, int]
 """(seed, epoch, batch index): what a dropout mask belongs to."""
 
-_LAYERS: Mapping[str, type[SageLayer] | type[GcnLayer] | type[DenseLayer]] = {
-    "sage": SageLayer,
-    "gcn": GcnLayer,
-    "mlp": DenseLayer,
-}
+DEFAULT_HEADS = 8
+_ATTENTION = 1
+"""Tells the dropout of a layer's attention from that of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,10 @@ class ModelSpec:
     """Dropout between layers."""
     input_dropout: float = 0.0
     """Dropout of the input features."""
+    heads: int | None = None
+    """Attention heads of a GAT layer; None stands for 8."""
+    attention_dropout: float = 0.0
+    """Dropout of a GAT layer's attention weights."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -55,9 +58,18 @@ class ModelSpec:
         for name in ("in_dim", "hidden", "num_classes", "num_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1 (got {getattr(self, name)})")
-        for name in ("dropout", "input_dropout"):
+        for name in ("dropout", "input_dropout", "attention_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie in [0, 1) (got {getattr(self, name)})")
+        if self.kind != "gat" and (self.heads is not None or self.attention_dropout):
+            raise ValueError(f"heads and attention_dropout belong to a gat model (got kind {self.kind!r})")
+        if self.kind == "gat" and (self.num_heads < 1 or self.hidden % self.num_heads):
+            raise ValueError(f"heads must divide hidden (got {self.num_heads} heads, hidden {self.hidden})")
+
+    @property
+    def num_heads(self) -> int:
+        """Attention heads a layer."""
+        return DEFAULT_HEADS if self.heads is None else self.heads
 
     @property
     def needs_graph(self) -> bool:
@@ -103,7 +115,7 @@ class GnnModel(nn.Module):
     def forward(
         self,
         hops: Sequence[Mfg],
-        x_SF: Tensor,
+        x_SF: Rows,
         degrees_S: NodeDegrees | None = None,
         *,
         dropout_identity: DropoutIdentity | None = None,
@@ -114,7 +126,7 @@ class GnnModel(nn.Module):
         ----------
         hops : sequence of Mfg
             As in `Sample.hops`, from the seeds outward; empty for the MLP.
-        x_SF : (num_inputs, in_dim) tensor
+        x_SF : (num_inputs, in_dim) tensor, or TieredRows
             Features of the input nodes in any numeric dtype, computed with as float32.
         degrees_S : NodeDegrees, optional
             Whole-graph degrees of the input nodes (GCN).
@@ -127,11 +139,15 @@ class GnnModel(nn.Module):
         """
         h = x_SF
         for index, (layer, mfg) in enumerate(zip(self.ordered_layers(), self._mfgs(hops, len(h)), strict=True)):
+            if dropout_identity is None:
+                h = self.activate(index, layer(mfg, h, degrees_S))
+                continue
             probability = self.spec.dropout if index else self.spec.input_dropout
-            if dropout_identity is not None and probability > 0:
-                h = dropout(as_float(h), probability, stream_key(Purpose.DROPOUT, *dropout_identity, index))
-            h = self.activate(index, layer(mfg, h, degrees_S))
-        return h
+            if probability > 0:
+                h = dropout(in_memory(h), probability, stream_key(Purpose.DROPOUT, *dropout_identity, index))
+            key = stream_key(Purpose.DROPOUT, *dropout_identity, index, _ATTENTION)
+            h = self.activate(index, layer(mfg, h, degrees_S, dropout_key=key))
+        return in_memory(h)
 
     def activate(self, index: int, h: Tensor) -> Tensor:
         """What follows layer `index`: ReLU, but nothing after the last."""
@@ -163,5 +179,23 @@ def build_model(spec: ModelSpec, *, seed: int) -> GnnModel:
     """
     generator = torch.Generator().manual_seed(int(stream_key(Purpose.INIT, seed)))
     widths = [spec.in_dim, *[spec.hidden] * (spec.num_layers - 1), spec.num_classes]
-    layer = _LAYERS[spec.kind]
-    return GnnModel(spec, [layer(in_dim, out_dim, generator=generator) for in_dim, out_dim in pairwise(widths)])
+    last = spec.num_layers - 1
+    layers = [
+        _layer(spec, in_dim, out_dim, generator, is_last=index == last)
+        for index, (in_dim, out_dim) in enumerate(pairwise(widths))
+    ]
+    return GnnModel(spec, layers)
+
+
+def _layer(spec: ModelSpec, in_dim: int, out_dim: int, generator: torch.Generator, *, is_last: bool) -> Layer:
+    if spec.kind == "gat":
+        # The heads of the last layer are averaged, as in the paper's eq. 6.
+        merge: Merge = "mean" if is_last else "concat"
+        sizes = {"heads": spec.num_heads, "merge": merge, "dropout": spec.attention_dropout}
+        return GatLayer(in_dim, out_dim, generator=generator, **sizes)  # type: ignore[arg-type]
+    plain: Mapping[str, type[SageLayer] | type[GcnLayer] | type[DenseLayer]] = {
+        "sage": SageLayer,
+        "gcn": GcnLayer,
+        "mlp": DenseLayer,
+    }
+    return plain[spec.kind](in_dim, out_dim, generator=generator)

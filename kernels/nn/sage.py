@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from kernels.mfg import Mfg
 from kernels.nn.aggregate import aggregate
-from kernels.nn.layers import Layer, NodeDegrees, as_float, glorot
-from kernels.nn.multi_hot import linear_rows
+from kernels.nn.layers import Layer, NodeDegrees, Rows, aggregate_rows, as_float, glorot, head_rows
+from kernels.nn.project import project_rows
 
 
 class SageLayer(Layer):
@@ -28,22 +29,31 @@ class SageLayer(Layer):
         """(num_rows, 2 * out_dim): what neighbors take, beside what the node itself keeps."""
         if not self.transform_first:
             return as_float(h_SF)
-        return linear_rows(h_SF, torch.cat([self.weight_neighbor, self.weight_self]))
+        return project_rows(h_SF, torch.cat([self.weight_neighbor, self.weight_self]))
 
     def combine(self, mfg: Mfg, z_SP: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
         """(num_dst, out_dim) output from `project`'s rows."""
         if not self.transform_first:
-            mean_DF = aggregate(mfg, z_SP, reduce="mean")
-            return functional.linear(mean_DF, self.weight_neighbor) + self._own(z_SP[: mfg.num_dst])
+            return self._mixed(mfg, z_SP)
         given_SO, kept_DO = z_SP[:, : self.out_dim], z_SP[: mfg.num_dst, self.out_dim :]
         return aggregate(mfg, given_SO, reduce="mean") + (kept_DO + self.bias)
 
-    def forward(self, mfg: Mfg, h_SF: Tensor, degrees_S: NodeDegrees | None = None) -> Tensor:
+    def forward(
+        self,
+        mfg: Mfg,
+        h_SF: Rows,
+        degrees_S: NodeDegrees | None = None,
+        *,
+        dropout_key: np.uint64 | None = None,
+    ) -> Tensor:
         """(num_dst, out_dim) output; projects for themselves only the destinations, unlike `combine(project(h))`."""
-        if not self.transform_first:
-            return self.combine(mfg, as_float(h_SF))
-        given_SO = linear_rows(h_SF, self.weight_neighbor)
-        return aggregate(mfg, given_SO, reduce="mean") + self._own(h_SF[: mfg.num_dst])
+        if not self.projects_first(mfg, h_SF):
+            return self._mixed(mfg, h_SF)
+        given_SO = project_rows(h_SF, self.weight_neighbor)
+        own_DO = project_rows(head_rows(h_SF, mfg.num_dst), self.weight_self)
+        return aggregate(mfg, given_SO, reduce="mean") + (own_DO + self.bias)
 
-    def _own(self, h_DF: Tensor) -> Tensor:
-        return linear_rows(h_DF, self.weight_self) + self.bias
+    def _mixed(self, mfg: Mfg, h_SF: Rows) -> Tensor:
+        """Neighbors' mean and own row side by side, so that one product serves both."""
+        mixed_DM = aggregate_rows(mfg, h_SF, reduce="mean", beside=True)
+        return functional.linear(mixed_DM, torch.cat([self.weight_neighbor, self.weight_self], dim=1), self.bias)

@@ -15,6 +15,7 @@ from kernels.cpu.gather import gather_rows
 from kernels.cpu.resolve import DEVICE, HOST, STAGED, resolve_rows, stage_repeats
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
+from kernels.tiered_rows import TIER_DTYPES, TieredRows
 from kernels.topology import Topology
 from storage.errors import TierMismatchError
 
@@ -64,6 +65,11 @@ class FeatureTiers:
     def device_bytes(self) -> int:
         """Bytes on the device: cached rows and their rank map."""
         return self._device_CD.nbytes + (self._map.nbytes if self._map is not None else 0)
+
+    @property
+    def is_readable_in_place(self) -> bool:
+        """Whether layers read rows of this dtype where `locate_group` finds them."""
+        return self._host_ND.dtype in TIER_DTYPES
 
     @property
     def reads(self) -> TierReads:
@@ -133,14 +139,48 @@ class FeatureTiers:
             return iter(())
         ids: npt.NDArray[Any] = np.concatenate(batches)
         tier_n, slot_n, missed = self._resolve(ids)
+        staged_ids = self._stage(ids, tier_n, slot_n, missed)
+        staged_SD = np.empty((len(staged_ids), self._host_ND.shape[1]), self._host_ND.dtype)
+        _copy_rows(self._host_ND, staged_ids, staged_SD)
+        return self._rows_of_each(batches, tier_n, slot_n, staged_SD)
+
+    def locate_group(self, batches: Sequence[IdArray]) -> Iterator[TieredRows]:
+        """As `gather_group`, without moving a row: where each mini-batch's rows lie, for ops that read them in place.
+
+        Reads are counted as `gather_group` counts them. Nothing is staged, as on a CPU all tiers are within reach.
+
+        Parameters
+        ----------
+        batches : K arrays of int32 or int64 ids, of any sizes from 0
+
+        Returns
+        -------
+        iterator of K TieredRows
+
+        Raises
+        ------
+        ValueError
+            If an id lies outside [0, N).
+        TierMismatchError
+            In checking mode, from the iterator.
+        """
+        if not batches:
+            return iter(())
+        ids: npt.NDArray[Any] = np.concatenate(batches)
+        tier_n, slot_n, missed = self._resolve(ids)
+        self._stage(ids, tier_n.copy(), slot_n.copy(), missed)
+        return self._places_of_each(batches, tier_n, slot_n)
+
+    def _stage(
+        self, ids: IdArray, tier_n: TierArray, slot_n: SlotArray, missed: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int64]:
+        """Send rows that the group misses more than once to staging slots; count all reads; nodes of the slots."""
         staged_ids = np.empty(len(missed) // 2, np.int64)
         with self._lock:  # the scratch table serves one group at a time
             num_staged = stage_repeats(ids, missed, tier_n, slot_n, self._first_N, staged_ids)
             num_crossings = int(np.count_nonzero(tier_n == HOST)) + num_staged
             self._count(len(ids) - len(missed), len(missed), num_crossings)
-        staged_SD = np.empty((num_staged, self._host_ND.shape[1]), self._host_ND.dtype)
-        _copy_rows(self._host_ND, staged_ids[:num_staged], staged_SD)
-        return self._rows_of_each(batches, tier_n, slot_n, staged_SD)
+        return staged_ids[:num_staged]
 
     def _resolve(self, ids: IdArray) -> tuple[TierArray, SlotArray, npt.NDArray[np.int32]]:
         """Tier, slot, and the positions of the rows in host memory."""
@@ -165,8 +205,22 @@ class FeatureTiers:
             out_nD = empty_aligned((len(ids), self._host_ND.shape[1]), self._host_ND.dtype)
             gather_rows(tiers, tier_n[begin:end], slot_n[begin:end], out_nD)
             if self._check:
-                self._compare(ids, out_nD, tier_n[begin:end])
+                sample = _checked_rows(ids)
+                self._compare(ids, sample, out_nD[sample], tier_n[begin:end])
             yield out_nD
+
+    def _places_of_each(self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray) -> Iterator[TieredRows]:
+        tiers: list[Rows] = [self._host_ND] * 2
+        tiers[DEVICE] = self._device_CD
+        end = 0
+        for ids in batches:
+            begin, end = end, end + len(ids)
+            rows = TieredRows(tiers, tier_n[begin:end], slot_n[begin:end])
+            if self._check:
+                sample = _checked_rows(ids)
+                places = TieredRows(tiers, rows.tier_n[sample], rows.slot_n[sample])
+                self._compare(ids, sample, places.gather(), rows.tier_n)
+            yield rows
 
     def _count(self, num_device: int, num_host: int, num_crossings: int) -> None:
         row_bytes = self._host_ND.shape[1] * self._host_ND.itemsize
@@ -177,10 +231,9 @@ class FeatureTiers:
             wrong = ids[(ids < 0) | (ids >= len(self._host_ND))][0]
             raise ValueError(f"node {wrong} is outside [0, {len(self._host_ND)})")
 
-    def _compare(self, ids: IdArray, out_nD: Rows, tier_n: TierArray) -> None:
-        """Compare evenly spaced rows with the source as bytes, so that NaN equals itself."""
-        sample = np.arange(0, len(ids), max(1, len(ids) // CHECKED_ROWS))
-        got, source = out_nD[sample], self._host_ND[ids[sample]]
+    def _compare(self, ids: IdArray, sample: SlotArray, got: Rows, tier_n: TierArray) -> None:
+        """Compare the rows of a sample with the source as bytes, so that NaN equals itself."""
+        source = self._host_ND[ids[sample]]
         wrong = np.flatnonzero((_bytes(got) != _bytes(source)).any(axis=1))
         if len(wrong):
             row = sample[wrong[0]]
@@ -224,6 +277,12 @@ def adjacency_device_bytes(topology: Topology) -> int:
     if topology.cached is None:
         return 0
     return topology.cached.nbytes + topology.cached_indptr.nbytes + topology.cached_indices.nbytes
+
+
+def _checked_rows(ids: IdArray) -> SlotArray:
+    """Evenly spaced positions."""
+    sample: SlotArray = np.arange(0, len(ids), max(1, len(ids) // CHECKED_ROWS))
+    return sample
 
 
 def _copy_rows(source_ND: Rows, ids: SlotArray, out_nD: Rows) -> None:

@@ -30,10 +30,14 @@ def test_description_survives_a_round_trip() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "gin"}, "sage, gcn, mlp"),
+        ({"kind": "gin"}, "sage, gcn, gat, mlp"),
         ({"hidden": 0}, "hidden must be >= 1"),
         ({"dropout": 1.0}, "dropout must lie"),
-        ({"heads": 4}, "has the fields"),
+        ({"depth": 4}, "has the fields"),
+        ({"heads": 4}, "belong to a gat model"),
+        ({"attention_dropout": 0.5}, "belong to a gat model"),
+        ({"kind": "gat", "heads": 5}, "must divide hidden"),
+        ({"kind": "gat", "attention_dropout": 1.0}, "attention_dropout must lie"),
     ],
 )
 def test_wrong_description_is_refused(change: dict[str, object], message: str) -> None:
