@@ -235,14 +235,40 @@ class CacheConfig(_Section):
 class ModelConfig(_Section):
     """The network."""
 
-    kind: Literal["sage", "gcn", "mlp"] = "sage"
-    """GraphSAGE (mean), GCN, or an MLP that ignores the graph (a baseline: set sampling.fanouts to [])."""
+    kind: Literal["sage", "gcn", "gat", "mlp"] = "sage"
+    """GraphSAGE (mean), GCN, GAT, or an MLP that ignores the graph (a baseline: set sampling.fanouts to [])."""
     hidden: int = Field(64, ge=1)
     """Width of the hidden layers; there are as many layers as fanouts (two for the MLP)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Dropout between layers."""
     input_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout of the input features."""
+    heads: int | None = Field(None, ge=1)
+    """Attention heads of a GAT layer, which share `hidden`; empty stands for 8. The output layer averages its heads."""
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout of a GAT layer's attention weights."""
+
+    @model_validator(mode="after")
+    def _attention_is_gats(self) -> ModelConfig:
+        heads = 8 if self.heads is None else self.heads
+        if self.kind != "gat" and (self.heads is not None or self.attention_dropout):
+            raise ValueError(f"model.heads and model.attention_dropout go with model.kind 'gat' (got {self.kind!r})")
+        if self.kind == "gat" and self.hidden % heads:
+            raise ValueError(f"model.heads must divide model.hidden (got {heads} heads, hidden {self.hidden})")
+        return self
+    heads: int | None = Field(None, ge=1)
+    """Attention heads of a GAT layer, which share `hidden`; empty stands for 8. The output layer averages its heads."""
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout of a GAT layer's attention weights."""
+
+    @model_validator(mode="after")
+    def _attention_is_gats(self) -> ModelConfig:
+        heads = 8 if self.heads is None else self.heads
+        if self.kind != "gat" and (self.heads is not None or self.attention_dropout):
+            raise ValueError(f"model.heads and model.attention_dropout go with model.kind 'gat' (got {self.kind!r})")
+        if self.kind == "gat" and self.hidden % heads:
+            raise ValueError(f"model.heads must divide model.hidden (got {heads} heads, hidden {self.hidden})")
+        return self
 
 
 class TrainingConfig(_Section):

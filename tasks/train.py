@@ -101,6 +101,8 @@ def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptio
         hidden=model.hidden,
         dropout=model.dropout,
         input_dropout=model.input_dropout,
+        heads=model.heads,
+        attention_dropout=model.attention_dropout,
         epochs=training.epochs,
         learning_rate=training.learning_rate,
         weight_decay=training.weight_decay,

@@ -43,6 +43,10 @@ class TrainOptions:
     """Dropout between layers."""
     input_dropout: float = 0.0
     """Dropout of the input features."""
+    heads: int | None = None
+    """Attention heads of a GAT layer; None stands for 8."""
+    attention_dropout: float = 0.0
+    """Dropout of a GAT layer's attention weights."""
     epochs: int = 10
     """Most epochs to train."""
     learning_rate: float = 0.01
@@ -101,6 +105,8 @@ class TrainOptions:
                 num_layers=len(self.fanouts) or _MLP_LAYERS,
                 dropout=self.dropout,
                 input_dropout=self.input_dropout,
+                heads=self.heads,
+                attention_dropout=self.attention_dropout,
             )
         except ValueError as error:
             raise InputError(str(error)) from error

@@ -72,6 +72,8 @@ def test_override_values_are_yaml() -> None:
         ("demo", ["model=3"], "model: Input should be a valid dictionary"),
         ("demo", ["sampling.fanouts=[0]"], "sampling: a fanout must be"),
         ("demo", ["model.kind=mlp"], "model.kind 'mlp' goes with"),
+        ("demo", ["model.heads=4"], "go with model.kind 'gat'"),
+        ("demo", ["model.kind=gat", "model.heads=7"], "model.heads must divide model.hidden"),
         ("demo", ["training.epochs"], "expected a.b=value"),
         ("demo", ["=3"], "expected a.b=value"),
         ("demo", ["a..b=3"], "expected a.b=value"),
