@@ -256,19 +256,6 @@ class ModelConfig(_Section):
         if self.kind == "gat" and self.hidden % heads:
             raise ValueError(f"model.heads must divide model.hidden (got {heads} heads, hidden {self.hidden})")
         return self
-    heads: int | None = Field(None, ge=1)
-    """Attention heads of a GAT layer, which share `hidden`; empty stands for 8. The output layer averages its heads."""
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout of a GAT layer's attention weights."""
-
-    @model_validator(mode="after")
-    def _attention_is_gats(self) -> ModelConfig:
-        heads = 8 if self.heads is None else self.heads
-        if self.kind != "gat" and (self.heads is not None or self.attention_dropout):
-            raise ValueError(f"model.heads and model.attention_dropout go with model.kind 'gat' (got {self.kind!r})")
-        if self.kind == "gat" and self.hidden % heads:
-            raise ValueError(f"model.heads must divide model.hidden (got {heads} heads, hidden {self.hidden})")
-        return self
 
 
 class TrainingConfig(_Section):

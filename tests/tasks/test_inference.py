@@ -41,7 +41,7 @@ def one_shot(spec: ModelSpec, topology: Topology, rows: np.ndarray, nodes: IdArr
 @settings(deadline=None)
 @given(
     topologies(),
-    st.sampled_from(["sage", "gcn", "mlp"]),
+    st.sampled_from(["sage", "gcn", "gat", "mlp"]),
     st.sampled_from([(6, 5), (3, 5), (5, 5)]),
     st.integers(1, 3),
     st.sampled_from([1, 300, 1500, 1 << 20]),
@@ -58,7 +58,7 @@ def test_equals_one_shot_forward(
     data: st.DataObject,
 ) -> None:
     in_dim, hidden = widths
-    spec = ModelSpec(kind, in_dim, hidden, 3, num_layers)  # type: ignore[arg-type]
+    spec = ModelSpec(kind, in_dim, hidden, 3, num_layers, heads=5 if kind == "gat" else None)  # type: ignore[arg-type]
     nodes = np.array(data.draw(st.lists(st.integers(0, topology.num_nodes - 1), max_size=30)), np.int64)
     rows = rows_of(topology.num_nodes, in_dim, dtype)
     features = FeatureTiers(rows, np.arange(0, topology.num_nodes, 2))

@@ -36,7 +36,7 @@ def assert_same_run(a: TrainResult, b: TrainResult) -> None:
     assert all(torch.equal(a.state_dict[name], b.state_dict[name]) for name in a.state_dict)
 
 
-@pytest.mark.parametrize("kind", ["sage", "gcn"])
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
 def test_learns_more_than_an_mlp(kind: str) -> None:
     graph = DATA.train(replace(OPTIONS, kind=kind, epochs=10))  # type: ignore[arg-type]
     alone = DATA.train(replace(OPTIONS, kind="mlp", fanouts=(), epochs=10))
@@ -63,6 +63,27 @@ def test_caches_do_not_change_a_bit(reference: TrainResult) -> None:
     assert cached.adjacency_reads.hit_rate > 0.1
     requests = [r.feature_reads.device_rows + r.feature_reads.host_rows for r in (cached, reference)]
     assert requests[0] == requests[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+def test_rows_read_in_place_train_the_same_network_whatever_the_tiers(kind: str, dtype: str) -> None:
+    """Without dropout of the input no row is gathered; dropout of next to nothing gathers and rounds to nothing."""
+    data = community_data(dtype=dtype)
+    options = replace(OPTIONS, kind=kind, epochs=2, input_dropout=0.0)
+    in_place = data.train(options)
+    assert_same_run(data.train(replace(options, threads=1, superbatch=2), cached=150), in_place)
+    gathered = data.train(replace(options, input_dropout=1e-9))
+    for ours, theirs in zip(in_place.history, gathered.history, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
+        assert ours.feature_reads == theirs.feature_reads
+
+
+def test_attention_dropout_changes_the_run_and_repeats() -> None:
+    options = replace(OPTIONS, kind="gat", epochs=2, heads=4, attention_dropout=0.5)
+    first = DATA.train(options)
+    assert_same_run(DATA.train(replace(options, threads=1)), first)
+    assert first.history[0].loss != DATA.train(replace(options, attention_dropout=0.0)).history[0].loss
 
 
 def test_seed_changes_the_run(reference: TrainResult) -> None:

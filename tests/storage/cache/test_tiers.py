@@ -82,6 +82,17 @@ def test_reads_are_those_counted_by_hand(case: tuple[Features, IdArray, list[IdA
 
 @settings(deadline=None)
 @given(tier_cases())
+def test_rows_located_are_those_gathered_and_counted_alike(case: tuple[Features, IdArray, list[IdArray]]) -> None:
+    host_ND, plan_ids, batches = case
+    gathering, locating = (FeatureTiers(host_ND, plan_ids, check=True) for _ in range(2))
+    gathered, located = list(gathering.gather_group(batches)), list(locating.locate_group(batches))
+    for rows, places in zip(gathered, located, strict=True):
+        assert_same_bytes(places.gather(), rows)
+    assert locating.reads == gathering.reads == reads_by_hand(host_ND, plan_ids, batches)
+
+
+@settings(deadline=None)
+@given(tier_cases())
 def test_resolve_points_at_the_rows(case: tuple[Features, IdArray, list[IdArray]]) -> None:
     host_ND, plan_ids, batches = case
     tiers = FeatureTiers(host_ND, plan_ids)
