@@ -17,6 +17,7 @@ from pathlib import Path
 from storage.errors import MachineError
 
 _PARTIAL_SUFFIX = ".partial"
+_ASIDE_SUFFIX = f".old{_PARTIAL_SUFFIX}"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -69,6 +70,7 @@ def building(directory: Path) -> Iterator[Path]:
         If the disk is full; nothing is left behind.
     """
     partial = directory.with_name(directory.name + _PARTIAL_SUFFIX)
+    _take_back(directory)
     _remove(partial)
     partial.mkdir(parents=True)
     try:
@@ -85,6 +87,8 @@ def building(directory: Path) -> Iterator[Path]:
 def remove_leftovers(parent: Path) -> list[Path]:
     """Remove what dead builders left under `parent`; what a live one is building stays.
 
+    What a builder set aside and died before it put the new in its place goes back there.
+
     Returns
     -------
     list of Path
@@ -92,9 +96,12 @@ def remove_leftovers(parent: Path) -> list[Path]:
     """
     removed = []
     for partial in sorted(parent.glob(f"*{_PARTIAL_SUFFIX}")):
-        directory = partial.with_name(partial.name.removesuffix(_PARTIAL_SUFFIX))
+        suffix = _ASIDE_SUFFIX if partial.name.endswith(_ASIDE_SUFFIX) else _PARTIAL_SUFFIX
+        directory = partial.with_name(partial.name.removesuffix(suffix))
         with locked(lock_file(directory), wait=False) as held:
             if held:
+                _take_back(directory)
+            if held and partial.exists():
                 _remove(partial)
                 removed.append(partial)
     return removed
@@ -153,13 +160,24 @@ def _fsync(path: Path, flags: int) -> None:
 
 def _replace_directory(source: Path, target: Path) -> None:
     """Rename over a directory that may exist: by itself the kernel replaces only an empty one."""
-    aside = target.with_name(f"{target.name}.old{_PARTIAL_SUFFIX}")
+    aside = target.with_name(target.name + _ASIDE_SUFFIX)
     _remove(aside)
     if target.exists():
         target.rename(aside)
-    source.rename(target)
+    try:
+        source.rename(target)
+    finally:
+        _take_back(target)
     sync_directory(target.parent)
     _remove(aside)
+
+
+def _take_back(directory: Path) -> None:
+    """Undo the first rename of `_replace_directory` where there was no second; call under the directory's lock."""
+    aside = directory.with_name(directory.name + _ASIDE_SUFFIX)
+    if aside.exists() and not directory.exists():
+        aside.rename(directory)
+        sync_directory(directory.parent)
 
 
 def _remove(directory: Path) -> None:

@@ -132,3 +132,70 @@ def test_text_is_replaced_in_one_step(tmp_path: Path) -> None:
     write_text(path, "two")
     assert path.read_text() == "two"
     assert names_in(path.parent) == ["file"]
+
+
+REPLACE_AND_DIE = """
+    import os, sys
+    from pathlib import Path
+    from storage.atomic import building, lock_file, locked
+    target = Path(sys.argv[1])
+    rename, renames = Path.rename, []
+    def rename_once(path, new):
+        if renames:
+            os.kill(os.getpid(), 9)
+        renames.append(new)
+        return rename(path, new)
+    Path.rename = rename_once
+    with locked(lock_file(target)), building(target) as partial:
+        (partial / "new").write_text("new")
+"""
+
+
+@pytest.fixture
+def killed_between_renames(tmp_path: Path) -> Path:
+    """A directory whose replacement died when the old one was set aside and the new one not yet in its place."""
+    target = tmp_path / "digest"
+    target.mkdir()
+    (target / "old").write_text("old")
+    died = subprocess.run([sys.executable, "-c", textwrap.dedent(REPLACE_AND_DIE), str(target)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert names_in(tmp_path) == [".locks", "digest.old.partial", "digest.partial"]
+    return target
+
+
+def test_what_a_dead_builder_set_aside_goes_back(killed_between_renames: Path) -> None:
+    target = killed_between_renames
+    assert remove_leftovers(target.parent) == [target.with_name("digest.partial")]
+    assert names_in(target) == ["old"]
+
+
+def test_a_failed_build_after_a_dead_one_keeps_the_old(killed_between_renames: Path) -> None:
+    target = killed_between_renames
+    with pytest.raises(ZeroDivisionError), building(target):
+        raise ZeroDivisionError
+    assert names_in(target) == ["old"]
+
+
+def test_what_a_live_builder_set_aside_is_left_to_it(killed_between_renames: Path) -> None:
+    target = killed_between_renames
+    with locked(lock_file(target)):
+        assert remove_leftovers(target.parent) == []
+    assert names_in(target.parent) == [".locks", "digest.old.partial", "digest.partial"]
+
+
+def test_the_old_comes_back_when_the_new_cannot_take_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "digest"
+    target.mkdir()
+    (target / "old").write_text("old")
+    rename = Path.rename
+
+    def refuse_new(path: Path, new: Path) -> Path:
+        if path.name == "digest.partial":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, new)
+
+    monkeypatch.setattr(Path, "rename", refuse_new)
+    with pytest.raises(OSError, match="Input/output"), building(target):
+        pass
+    assert names_in(target) == ["old"]
+    assert names_in(tmp_path) == ["digest"]
