@@ -48,9 +48,20 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Pipe
     """
     source = str(name_or_path)
     tree = _parse_yaml(_read_text(source), source)
+    apply_overrides(tree, overrides)
+    return validate_config(tree, source)
+
+
+def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Put `a.b=value` settings into a tree of plain values, in order.
+
+    Raises
+    ------
+    ConfigError
+        If one is not of that form.
+    """
     for override in overrides:
         _apply_override(tree, override)
-    return validate_config(tree, source)
 
 
 def validate_config(tree: dict[str, Any], source: str) -> PipelineConfig:

@@ -56,9 +56,12 @@ def open_run(
     for name in OUR_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
     tracking = Tracking.connect(config.state_dir, config.experiment)
-    with tracking.parent_run(config.name, _links_to_prefect()) as parent:
+    with contextlib.ExitStack() as stack:
+        parent = stack.enter_context(tracking.parent_run(config.name, _links_to_prefect()))
         parent.log_params(config.model_dump(mode="json"))
-        run = RunContext(config, tracking, parent, verify_inputs=verify_inputs, may_build=may_build)
+        run = stack.enter_context(
+            contextlib.closing(RunContext(config, tracking, parent, verify_inputs=verify_inputs, may_build=may_build))
+        )
         mlflow_url = tracking.run_url(parent)
         with _best_effort("the link artifact"):
             create_link_artifact(mlflow_url, link_text="MLflow run", key="mlflow-run")

@@ -9,9 +9,11 @@ from storage.manifest import Manifest
 from tasks.build_cache import build_cache
 from tasks.ingest import ingest_graph
 from tasks.profile import profile_graph
+from tasks.readiness import check_config, check_store
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
-from tasks.specs import STAGES
+from tasks.sources import STORE_FILE
+from tasks.specs import REORDER, STAGES, TRAIN
 from tasks.train import train_model
 
 Stage = Literal["ingest", "reorder", "profile", "cache", "train"]
@@ -24,5 +26,10 @@ _TASKS: dict[str, Callable[[RunContext], Manifest]] = dict(
 
 def run_stages(run: RunContext, until: Stage) -> None:
     """Run the stages up to and including `until`; each takes the manifests of those before it from `run`."""
+    run.trains = until == TRAIN
+    if run.trains:
+        check_config(run.config)
     for stage in STAGES[: STAGES.index(until) + 1]:
         _TASKS[stage](run)
+        if run.trains and stage == REORDER:
+            check_store(run.manifest(REORDER).path(STORE_FILE))

@@ -59,6 +59,41 @@ def lock_file(directory: Path) -> Path:
 
 
 @contextlib.contextmanager
+def in_use(directory: Path) -> Iterator[None]:
+    """Keep a published directory from being removed; any number of users may hold it."""
+    with locked(_use_file(directory), shared=True):
+        yield
+
+
+def remove_unused(directory: Path) -> bool:
+    """Remove a published directory in one step, unless a live process uses or builds it.
+
+    Returns
+    -------
+    bool
+        Whether it was removed.
+    """
+    with locked(_use_file(directory), wait=False) as unused, locked(lock_file(directory), wait=False) as free:
+        if not (unused and free):
+            return False
+        partial = directory.with_name(directory.name + _PARTIAL_SUFFIX)
+        _remove(partial)
+        directory.rename(partial)  # whoever is killed now leaves a leftover, no half of an artifact
+        _remove(partial)
+        return True
+
+
+def is_busy(directory: Path) -> bool:
+    """Whether a live process uses or builds a directory now."""
+    with locked(_use_file(directory), wait=False) as unused, locked(lock_file(directory), wait=False) as free:
+        return not (unused and free)
+
+
+def _use_file(directory: Path) -> Path:
+    return lock_file(directory).with_name(f"{directory.name}.use")
+
+
+@contextlib.contextmanager
 def building(directory: Path) -> Iterator[Path]:
     """Build a directory under a temporary name and publish it by one rename when the block ends well.
 
@@ -84,15 +119,45 @@ def building(directory: Path) -> Iterator[Path]:
         _remove(partial)
 
 
-def remove_leftovers(parent: Path) -> list[Path]:
+@contextlib.contextmanager
+def publishing(path: Path) -> Iterator[Path]:
+    """Write a file under a temporary name and publish it by one rename when the block ends well.
+
+    Raises
+    ------
+    MachineError
+        If the disk is full; what stood at `path` stays, and nothing else is left behind.
+    """
+    partial = path.with_name(path.name + _PARTIAL_SUFFIX)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield partial
+        _fsync(partial, os.O_RDONLY)
+        partial.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        _raise_where_disk_is_full(error, path)
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def remove_leftovers(parent: Path, *, dry_run: bool = False) -> list[Path]:
     """Remove what dead builders left under `parent`; what a live one is building stays.
 
     What a builder set aside and died before it put the new in its place goes back there.
 
+    Parameters
+    ----------
+    parent
+        Directory of published directories.
+    dry_run
+        Remove nothing.
+
     Returns
     -------
     list of Path
-        What was removed.
+        What was removed, or would be.
     """
     removed = []
     for partial in sorted(parent.glob(f"*{_PARTIAL_SUFFIX}")):
@@ -100,9 +165,13 @@ def remove_leftovers(parent: Path) -> list[Path]:
         directory = partial.with_name(partial.name.removesuffix(suffix))
         with locked(lock_file(directory), wait=False) as held:
             if held:
-                _take_back(directory)
-            if held and partial.exists():
-                _remove(partial)
+                if not dry_run:
+                    _take_back(directory)
+                is_kept = suffix == _ASIDE_SUFFIX and not directory.exists()
+                if is_kept or not partial.exists():
+                    continue
+                if not dry_run:
+                    _remove(partial)
                 removed.append(partial)
     return removed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from storage.blocks.extent import Extent
 from storage.blocks.reader import BlockReader
+from storage.blocks.verify import damaged_blocks
 from storage.blocks.writer import ArrayStream, BlockWriter
 from storage.csc import count_occurrences
 from storage.errors import StorageError
 from storage.extras import Extras, read_links, write_extras
-from storage.formats.base import CHUNK_BYTES, IdArray, Links, rows_per_chunk
+from storage.formats.base import IdArray, Links, rows_per_chunk
 from storage.hdf5_checks import check_stored
 from storage.store_format import (
     BLOCK_NODES,
@@ -196,20 +197,20 @@ class GraphStore:
         """Bytes of a dataset; 0 where the store has none of that name."""
         return self._extents[name].nbytes if name in self._extents else 0
 
-    def verify(self) -> None:
-        """Read every block and check it, however often it was read before.
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Names of all datasets that are read block by block."""
+        return tuple(self._extents)
 
-        Raises
-        ------
-        ChecksumMismatchError
-            The first block that does not match, with the name of its dataset.
-        """
+    def verify(self) -> None:
+        """Read every block, however often it was read before, and raise for the first that `damage` finds."""
+        for damage in self.damage(lambda _: None):
+            raise damage
+
+    def damage(self, on_blocks: Callable[[int], None]) -> Iterator[StorageError]:
+        """Find every damaged block, as `storage.blocks.verify` does for one dataset."""
         for extent in self._extents.values():
-            reader = BlockReader(self.path, extent)
-            step = max(1, CHUNK_BYTES // extent.block_bytes)
-            for first in range(0, extent.num_blocks, step):
-                reader.read_blocks(first, min(first + step, extent.num_blocks))
-            reader.close()
+            yield from damaged_blocks(self.path, extent, on_blocks)
 
     def _read(self, name: str) -> npt.NDArray[Any]:
         return self.reader(name).read_all()

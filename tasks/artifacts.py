@@ -20,6 +20,9 @@ from tasks.budgets import Budgets, Estimate
 _logger = logging.getLogger(__name__)
 _DIGEST_LENGTH = 24  # hexadecimal digits: 96 bits, far beyond chance, still short enough to read
 
+USED_FILE = "used.json"
+"""Names a run and the artifacts it needs, in the run's directory."""
+
 Build = Callable[[Path], Mapping[str, Any]]
 """Writes a stage's data files into the directory it is given and returns the counts for the manifest."""
 

@@ -16,10 +16,10 @@ from storage.cache.profile import AccessProfile
 from storage.graph_store import INDICES, GraphStore
 from storage.manifest import Manifest
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
-from tasks.ingest import STORE_FILE
 from tasks.plots import plot_hit_rates
 from tasks.profile import PROFILE_FILE
 from tasks.run_context import RunContext
+from tasks.sources import STORE_FILE
 from tasks.specs import CACHE, PROFILE, REORDER, cache_spec
 
 PLAN_FILE = "plan.h5"

@@ -17,9 +17,9 @@ from storage.graph_store import GraphStore
 from storage.manifest import Manifest
 from tasks.bounds import COUNT_BYTES, profile_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
-from tasks.ingest import STORE_FILE
 from tasks.progress import progress
 from tasks.run_context import RunContext
+from tasks.sources import STORE_FILE
 from tasks.specs import PROFILE, REORDER, profile_spec
 
 PROFILE_FILE = "profile.h5"

@@ -22,10 +22,10 @@ from storage.manifest import Manifest
 from storage.order import node_order
 from tasks.bounds import profile_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, format_bytes
-from tasks.ingest import STORE_FILE
 from tasks.plots import plot_degrees
 from tasks.profile import sample_profile
 from tasks.run_context import RunContext
+from tasks.sources import STORE_FILE
 from tasks.specs import INGEST, REORDER, reorder_spec
 
 _logger = logging.getLogger(__name__)

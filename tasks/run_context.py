@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from conf.schema import PipelineConfig
+from storage.atomic import in_use, write_text
 from storage.manifest import Manifest
-from tasks.artifacts import ArtifactStore, Build, StageOutcome, StageSpec
+from tasks.artifacts import USED_FILE, ArtifactStore, Build, StageOutcome, StageSpec
 from tasks.budgets import Budgets, Estimate, format_bytes
 from tasks.input_digests import InputDigests
 from tasks.specs import STAGES
@@ -51,7 +54,14 @@ class RunContext:
         self.outcomes: dict[str, StageOutcome] = {}
         self.facts: dict[str, Any] = {}
         self.summary: dict[str, Any] = {}
+        self.trains = False
+        """Whether this run is to end with training."""
         self._may_build = frozenset(may_build)
+        self._in_use = contextlib.ExitStack()
+
+    def close(self) -> None:
+        """Let go of the artifacts in use, which `garden gc` leaves alone until then."""
+        self._in_use.close()
 
     def manifest(self, stage: str) -> Manifest:
         """Return the artifact of an earlier stage of this run."""
@@ -69,6 +79,7 @@ class RunContext:
         """
 
         def work(_: TrackedRun) -> StageOutcome:
+            self._in_use.enter_context(in_use(self.artifacts.directory(spec)))
             if spec.stage in self._may_build:
                 return self.artifacts.open_or_build(spec, build, estimate)
             return self.artifacts.require(spec)
@@ -81,6 +92,7 @@ class RunContext:
             outcome = work(child)
             self.outcomes[stage] = outcome
             manifest = outcome.manifest
+            self._note_use()
             child.set_tags({"reused": str(outcome.reused).lower(), "digest": manifest.digest})
             child.log_params(dict(manifest.config))
             child.log_metrics({f"{stage}/{name}": value for name, value in _numbers(manifest.counts).items()})
@@ -90,6 +102,11 @@ class RunContext:
         verb = f"reused {manifest.digest}" if outcome.reused else f"built in {seconds:.1f} s"
         _logger.info("%s: %s, %s", stage, verb, format_bytes(nbytes))
         return manifest
+
+    def _note_use(self) -> None:
+        """Write down which artifacts this run needs, for `garden gc`; a run that is killed has said so by then."""
+        digests = {stage: outcome.manifest.digest for stage, outcome in self.outcomes.items()}
+        write_text(self.directory / USED_FILE, json.dumps({"name": self.config.name, "stages": digests}) + "\n")
 
     def picture(self, path: Path) -> None:
         """Show a picture with the run of the whole flow."""

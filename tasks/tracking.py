@@ -35,6 +35,7 @@ _KILL_WAIT_S = 2.0  # a cancelled run has to end within seconds
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # the default blocks for four minutes when the server is down
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_LOGGING_LEVEL": "WARNING",

@@ -26,10 +26,11 @@ from tasks.bounds import batch_nodes, sampling_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.build_cache import PLAN_FILE
 from tasks.checkpoint import save_model
-from tasks.ingest import STORE_FILE
+from tasks.model_data import MODEL_FOLDER, ModelData
 from tasks.plots import plot_training
 from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
+from tasks.sources import STORE_FILE, ingest_options
 from tasks.specs import CACHE, REORDER, TRAIN, train_spec
 from tasks.tracking import TrackedRun
 from tasks.trainer import train
@@ -37,7 +38,6 @@ from tasks.training_types import EpochReport, Splits, TrainOptions, TrainResult
 
 _logger = logging.getLogger(__name__)
 _PICTURE = "training.png"
-_MODEL = "model"
 
 
 @task(name=TRAIN, cache_policy=NO_CACHE)
@@ -57,6 +57,8 @@ def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
         result = _run_trainer(run, path, checkpoint)
         _log_result(run, result)
         _save(result, directory)
+        with GraphStore.open(path) as store:
+            ModelData.of(store.info.label_names, ingest_options(run.config)).save(directory / MODEL_FOLDER)
         return _counts(result)
 
     outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run, path))
@@ -64,7 +66,7 @@ def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
     accuracy = run.facts["valid_accuracy"]
     tags = {"store_digest": run.manifest(REORDER).digest, "train_digest": spec.digest}
     child.register_model(
-        run.config.name, outcome.manifest.directory / _MODEL, float("nan") if accuracy is None else accuracy, tags
+        run.config.name, outcome.manifest.directory / MODEL_FOLDER, float("nan") if accuracy is None else accuracy, tags
     )
     return outcome
 
@@ -163,7 +165,7 @@ def _log_result(run: RunContext, result: TrainResult) -> None:
 
 
 def _save(result: TrainResult, directory: Path) -> None:
-    save_model(directory / _MODEL, result.spec, result.state_dict)
+    save_model(directory / MODEL_FOLDER, result.spec, result.state_dict)
     history = [report.to_dict() for report in result.history]
     (directory / "history.json").write_text(json.dumps(history, indent=1), encoding="utf-8")
     accuracies = [np.nan if report.valid_accuracy is None else report.valid_accuracy for report in result.history]

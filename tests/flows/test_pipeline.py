@@ -92,7 +92,7 @@ def test_the_model_is_registered_and_reads_back(first: Summary, demo_garden: Gar
     champion = client.get_model_version_by_alias("demo", "champion")
     assert champion.run_id is not None
     folder = Path(client.download_artifacts(champion.run_id, "model", str(tmp_path)))
-    assert sorted(path.name for path in folder.iterdir()) == ["arch.json", "state_dict.pt"]
+    assert sorted(path.name for path in folder.iterdir()) == ["arch.json", "data.json", "state_dict.pt"]
     model = load_model(folder)
     assert (model.spec.in_dim, model.spec.num_classes) == (64, 16)
 

@@ -15,10 +15,11 @@ from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, InputError, MachineError
 from storage.graph_store import GraphStore
 from tasks.build_cache import build_cache
-from tasks.ingest import STORE_FILE, ingest_graph
+from tasks.ingest import ingest_graph
 from tasks.profile import profile_graph
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
+from tasks.sources import STORE_FILE
 from tasks.specs import STAGES
 from tasks.tracking import Tracking
 from tasks.train import train_model

@@ -1,0 +1,51 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StateDir = Annotated[Path, typer.Option(help="State directory of the runs (`state_dir` of the configuration).")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for a script.")]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)([smhdw])$")
+
+
+def seconds(text: str) -> float:
+    """Read a duration such as `12h` or `7d`.
+
+    Raises
+    ------
+    ConfigError
+        If it is none.
+    """
+    match = _DURATION.match(text.strip())
+    if match is None:
+        from conf.load import ConfigError
+
+        raise ConfigError(f"{text!r} is no duration: write 30m, 12h, 7d or 2w")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def nbytes(text: str | None, option: str) -> int | None:
+    """Read a byte size such as `2GiB`; None stays None.
+
+    Raises
+    ------
+    ConfigError
+        If it is none.
+    """
+    if text is None:
+        return None
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    from conf.load import ConfigError
+
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError as error:
+        raise ConfigError(f"{option} {text!r} is no byte size: write 500MB or 2GiB") from error

@@ -1,0 +1,57 @@
+"""Writes tables of results, one row a node: Parquet, or a bare `.npy`; they appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from storage.atomic import publishing
+from storage.errors import MachineError
+
+
+def write_parquet(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write columns of equal length; a two-dimensional one becomes a column of fixed-size lists.
+
+    Parameters
+    ----------
+    path : Path
+    columns : mapping of names to (N,) or (N, D) arrays
+
+    Raises
+    ------
+    MachineError
+        The disk is full, or the directory cannot be written to.
+    """
+    series = [
+        pl.Series(name, values) if values.ndim == 1 else pl.Series(name, values, pl.Array(pl.Float32, values.shape[1]))
+        for name, values in columns.items()
+    ]
+    with _publishing(path) as partial:
+        pl.DataFrame(series).write_parquet(partial)
+
+
+def write_npy(path: Path, rows_ND: npt.NDArray[Any]) -> None:
+    """Write one array.
+
+    Raises
+    ------
+    MachineError
+        The disk is full, or the directory cannot be written to.
+    """
+    with _publishing(path) as partial, partial.open("wb") as file:
+        np.save(file, rows_ND)
+
+
+@contextlib.contextmanager
+def _publishing(path: Path) -> Iterator[Path]:
+    try:
+        with publishing(path) as partial:
+            yield partial
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written ({error}): choose another output") from error

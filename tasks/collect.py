@@ -1,0 +1,153 @@
+"""Garbage collection of a state directory: artifacts that no run needs, leftovers of the dead, stale kernel caches."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kernels
+from storage.atomic import is_busy, lock_file, locked, remove_leftovers, remove_unused
+from storage.errors import InputError, StorageError
+from storage.manifest import Manifest
+from tasks.artifacts import USED_FILE
+
+_KERNEL_CACHE = re.compile(r"^(\w+)\..*\.nb[ic]$")
+
+Artifact = tuple[str, str]
+"""Stage and digest."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One thing that was removed, or would be."""
+
+    path: Path
+    """Where it was."""
+    nbytes: int
+    """Bytes given back."""
+    why: str
+    """Why nobody needs it."""
+
+
+def collect_garbage(state_dir: Path, *, older_than_s: float = 0.0, dry_run: bool = False) -> list[Removal]:
+    """Remove what nobody needs; what a live process uses or builds stays.
+
+    An artifact is needed if the newest run of any name used it, or if such an artifact was made of it. Where the newest
+    run of a name stopped early, what an older one of that name made after that stage is needed too.
+
+    Parameters
+    ----------
+    state_dir
+        State directory.
+    older_than_s
+        Only what is older than so many seconds. Checkpoints of trainings that died are removed only with such an age:
+        until then the same run goes on from them.
+    dry_run
+        Remove nothing.
+
+    Raises
+    ------
+    InputError
+        If there is no such directory.
+    """
+    if not state_dir.is_dir():
+        raise InputError(f"there is no state directory at {state_dir}: name it with --state-dir")
+    newest = time.time() - older_than_s
+    removals = [
+        *_leftovers(state_dir / "artifacts", dry_run=dry_run),
+        *_artifacts(state_dir, newest, dry_run=dry_run),
+        *_kernel_caches(Path(next(iter(kernels.__path__))), dry_run=dry_run),
+    ]
+    return removals + (list(_checkpoints(state_dir, newest, dry_run=dry_run)) if older_than_s else [])
+
+
+def needed_artifacts(state_dir: Path) -> set[Artifact]:
+    """Return the artifacts that the newest run of each name needs, and all those they were made of."""
+    latest: dict[tuple[str, str], str] = {}
+    for use in _uses_newest_first(state_dir / "runs"):
+        for stage, digest in use["stages"].items():
+            latest.setdefault((use["name"], stage), digest)
+    open_ends = [(stage, digest) for (_, stage), digest in latest.items()]
+    needed: set[Artifact] = set()
+    while open_ends:
+        artifact = open_ends.pop()
+        if artifact not in needed:
+            needed.add(artifact)
+            open_ends += _made_of(state_dir / "artifacts", artifact)
+    return needed
+
+
+def _uses_newest_first(runs: Path) -> list[dict[str, Any]]:
+    files = sorted(runs.glob(f"*/{USED_FILE}"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in files]
+
+
+def _made_of(root: Path, artifact: Artifact) -> list[Artifact]:
+    """Inputs that are artifacts; raw files stand in a manifest under other names."""
+    manifest = _manifest(root.joinpath(*artifact))
+    return [] if manifest is None else [item for item in manifest.inputs.items() if root.joinpath(*item).is_dir()]
+
+
+def _manifest(directory: Path) -> Manifest | None:
+    try:
+        return Manifest.read(directory)
+    except StorageError:
+        return None
+
+
+def _artifacts(state_dir: Path, newest: float, *, dry_run: bool) -> Iterator[Removal]:
+    needed = needed_artifacts(state_dir)
+    for directory in sorted((state_dir / "artifacts").glob("[!.]*/[!.]*")):
+        artifact = (directory.parent.name, directory.name)
+        if artifact in needed or directory.suffix == ".partial" or directory.stat().st_mtime > newest:
+            continue
+        nbytes = _size(directory)
+        if not is_busy(directory) if dry_run else remove_unused(directory):
+            yield Removal(directory, nbytes, "no newest run needs it")
+
+
+def _leftovers(root: Path, *, dry_run: bool) -> Iterator[Removal]:
+    for stage in sorted(root.glob("[!.]*")):
+        sizes = {path: _size(path) for path in stage.glob("*.partial")}
+        for path in remove_leftovers(stage, dry_run=dry_run):
+            yield Removal(path, sizes.get(path, 0), "left by a process that died")
+
+
+def _checkpoints(state_dir: Path, newest: float, *, dry_run: bool) -> Iterator[Removal]:
+    for directory in sorted((state_dir / "checkpoints").glob("*")):
+        nbytes = _size(directory)
+        with locked(lock_file(state_dir / "artifacts" / "train" / directory.name), wait=False) as dead:
+            if not dead or _changed(directory) > newest:
+                continue
+            if not dry_run:
+                shutil.rmtree(directory)
+        yield Removal(directory, nbytes, "checkpoint of a training that died")
+
+
+def _kernel_caches(package: Path, *, dry_run: bool) -> Iterator[Removal]:
+    """Compiled kernels whose source has changed since; Numba would never load them again."""
+    for path in sorted(package.rglob("__pycache__/*.nb[ic]")):
+        match = _KERNEL_CACHE.match(path.name)
+        source = path.parents[1] / f"{match[1] if match else ''}.py"
+        if match is None or (source.is_file() and source.stat().st_mtime <= path.stat().st_mtime):
+            continue
+        nbytes = path.stat().st_size
+        if not dry_run:
+            path.unlink(missing_ok=True)
+        yield Removal(path, nbytes, "compiled from a source that has changed")
+
+
+def _size(path: Path) -> int:
+    if not path.is_dir():
+        return path.stat().st_size
+    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+
+
+def _changed(directory: Path) -> float:
+    return max(path.stat().st_mtime for path in (directory, *directory.rglob("*")))

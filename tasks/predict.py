@@ -1,0 +1,243 @@
+"""Applies a trained model to all nodes of a graph: classes with probabilities, or hidden representations."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernels.nn.layers import NodeDegrees
+from kernels.nn.model import GnnModel
+from kernels.topology import Topology
+from storage.atomic import in_use
+from storage.cache.tiers import FeatureTiers
+from storage.errors import InputError
+from storage.formats.base import GraphSource
+from storage.formats.results import write_npy, write_parquet
+from storage.graph_store import FEATURES, ORIGINAL_ID, GraphStore
+from storage.ingest import IngestOptions, ingest
+from storage.manifest import Manifest
+from tasks.bounds import topology_bytes
+from tasks.budgets import SMALL_FILES_BYTES, Budgets, Estimate
+from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference
+from tasks.memory import ingest_estimate
+from tasks.model_data import ModelData
+from tasks.model_reference import NamedModel
+from tasks.sources import STORE_FILE
+
+Output = Literal["classes", "hidden"]
+_FLOAT_BYTES = 4
+_NODE_BYTES = 64  # degrees, orders of nodes, scratch tables
+_ID_TEXT_BYTES = 160  # a text id, decoded, as an object and in a column
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written."""
+
+    path: Path
+    """The file."""
+    rows: int
+    """Rows in it, one a node."""
+    columns: int
+    """Classes, or width of the representation."""
+
+
+def write_output(named: NamedModel, store_path: Path, out: Path, output: Output, budgets: Budgets) -> Written:
+    """Apply a model to every node of a store, exactly, over all neighbors; rows come in the order of the input.
+
+    Parameters
+    ----------
+    named
+        The model.
+    store_path
+        Store file (`graph.h5`), or the artifact that holds it.
+    out
+        File to write: Parquet, or `.npy` for bare hidden representations.
+    output
+        `classes` writes the columns `id`, `class` and `p_<class>` for each class; `hidden` writes `id` and
+        `embedding`, what enters the last layer.
+    budgets
+        What memory and disk may be used.
+
+    Raises
+    ------
+    InputError
+        If model and store do not fit together, or the suffix of `out` is not one of these.
+    BudgetError, MachineError
+        If it needs more memory or disk than it may use or than there is.
+    """
+    _check_suffix(out, output)
+    path = store_file(store_path)
+    with _open_in_use(path) as store:
+        _check_fit(named, store)
+        width = named.model.spec.hidden if output == "hidden" else named.model.spec.num_classes
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        budgets.check("prediction", _estimate(named.model, store, width), out.absolute().parent)
+        rows_ND = _hidden(named.model, store) if output == "hidden" else _probabilities(named.model, store)
+        order = np.argsort(store.read_new_to_old())
+        rows_ND = rows_ND[order]
+        if out.suffix == ".npy":
+            write_npy(out, rows_ND)
+        else:
+            ids = store.read_original_ids()[order]
+            columns = {"embedding": rows_ND} if output == "hidden" else _class_columns(rows_ND, _names(named, store))
+            write_parquet(out, {"id": ids, **columns})
+        return Written(out, *rows_ND.shape)
+
+
+@contextlib.contextmanager
+def ingested(
+    named: NamedModel, open_graph: Callable[[], GraphSource], symmetrize: bool | None, out: Path, budgets: Budgets
+) -> Iterator[Path]:
+    """Ingest a new graph for a model, as the training graph was, into a store that is gone when the block ends.
+
+    Parameters
+    ----------
+    named
+        The model.
+    open_graph
+        Describes the new graph.
+    symmetrize
+        Add the reverse of every edge; None does as for the training graph.
+    out
+        File to be written later: the store lies on the same disk meanwhile.
+    budgets
+        What memory and disk may be used.
+
+    Yields
+    ------
+    Path
+        The store.
+
+    Raises
+    ------
+    InputError
+        If the graph's features do not fit the model, or its files are wrong.
+    """
+    source = open_graph()
+    if source.features is None:
+        raise InputError(f"{source.where} has no features, which {named.where} needs: give --features")
+    _check_width(named, source.features.dim, source.features.where)
+    options = _reading_options(named.data, symmetrize)
+    folder = out.absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    budgets.check("ingest", ingest_estimate(source, options), folder)
+    with tempfile.TemporaryDirectory(prefix=".garden-predict-", dir=folder) as directory:
+        path = Path(directory) / STORE_FILE
+
+        def check_size(num_nodes: int) -> None:
+            budgets.check("ingest", ingest_estimate(source, options, num_nodes), folder)
+
+        ingest(source, options, path, on_num_nodes=check_size)
+        yield path
+
+
+def store_file(path: Path) -> Path:
+    """Return the store file of a store or of an artifact that holds one.
+
+    Raises
+    ------
+    InputError
+        If the artifact's store was collected, or there is none.
+    """
+    if not path.is_dir():
+        return path
+    manifest = Manifest.read(path)
+    if manifest is None or STORE_FILE not in manifest.files:
+        raise InputError(f"{path} is no artifact with a store: give a graph.h5, or an artifact of the reorder stage")
+    if manifest.missing_files():
+        raise InputError(f"the store of {path} is an intermediate and was collected: give the reordered one")
+    return manifest.path(STORE_FILE)
+
+
+def _check_suffix(out: Path, output: Output) -> None:
+    allowed = (".parquet", ".npy") if output == "hidden" else (".parquet",)
+    if out.suffix not in allowed:
+        raise InputError(f"{out}: the output is {' or '.join(allowed)}: choose such a name")
+
+
+@contextlib.contextmanager
+def _open_in_use(path: Path) -> Iterator[GraphStore]:
+    """Open a store; one in an artifact is protected from `garden gc` meanwhile."""
+    is_artifact = Manifest.read(path.parent) is not None
+    with in_use(path.parent) if is_artifact else contextlib.nullcontext(), GraphStore.open(path) as store:
+        yield store
+
+
+def _check_fit(named: NamedModel, store: GraphStore) -> None:
+    if not store.has(FEATURES):
+        raise InputError(f"{store.path} has no features, which {named.where} needs: ingest them with the graph")
+    _check_width(named, store.info.feature_dim, str(store.path))
+
+
+def _check_width(named: NamedModel, width: int, where: str) -> None:
+    expected = named.model.spec.in_dim
+    if width != expected:
+        raise InputError(
+            f"{where} has {width} features a node, {named.where} was trained on {expected}: they must agree"
+        )
+
+
+def _reading_options(data: ModelData | None, symmetrize: bool | None) -> IngestOptions:
+    options = IngestOptions(symmetrize=True, split="random") if data is None else data.reading_options()
+    return options if symmetrize is None else replace(options, symmetrize=symmetrize)
+
+
+def _names(named: NamedModel, store: GraphStore) -> tuple[str, ...]:
+    """Names of the classes: the model's own, else the store's if they are as many, else their numbers."""
+    num_classes = named.model.spec.num_classes
+    for names in (named.data.class_names if named.data else (), store.info.label_names):
+        if len(names) == num_classes:
+            return names
+    return tuple(map(str, range(num_classes)))
+
+
+def _estimate(model: GnnModel, store: GraphStore, width: int) -> Estimate:
+    """Bound memory and disk: the store, both sides of one layer, one chunk, and the table thrice on its way out."""
+    info, spec = store.info, model.spec
+    widest = max(spec.hidden, spec.num_classes)
+    in_memory = topology_bytes(store) + store.nbytes(FEATURES) + _NODE_BYTES * info.num_nodes
+    layers = 2 * _FLOAT_BYTES * widest * info.num_nodes + DEFAULT_CHUNK_BYTES
+    is_text = store.has(ORIGINAL_ID) and store.extent(ORIGINAL_ID).dtype.kind == "S"
+    ids = 4 * store.nbytes(ORIGINAL_ID) + (_ID_TEXT_BYTES if is_text else 8) * info.num_nodes
+    table = _FLOAT_BYTES * (width + 4) * info.num_nodes
+    return Estimate(
+        memory_bytes=in_memory + layers + ids + 3 * table,
+        disk_bytes=table + store.nbytes(ORIGINAL_ID) + 8 * info.num_nodes + SMALL_FILES_BYTES,
+    )
+
+
+def _probabilities(model: GnnModel, store: GraphStore) -> npt.NDArray[np.float32]:
+    """(N, classes) in the store's order."""
+    return torch.softmax(_run(model, store), dim=1).numpy()
+
+
+def _hidden(model: GnnModel, store: GraphStore) -> npt.NDArray[np.float32]:
+    """(N, hidden) in the store's order: what enters the last layer."""
+    spec = model.spec
+    if spec.num_layers < 2:
+        raise InputError("the model has one layer, so no hidden representation: train one with two fanouts or more")
+    front = GnnModel(replace(spec, num_layers=spec.num_layers - 1), model.ordered_layers()[:-1])
+    with torch.no_grad():
+        return model.activate(spec.num_layers - 2, _run(front, store)).numpy()
+
+
+def _run(model: GnnModel, store: GraphStore) -> torch.Tensor:
+    indptr, indices = store.read_indptr(), store.read_indices()
+    topology = Topology.in_memory(indptr, indices)
+    degrees = NodeDegrees(np.diff(indptr), store.read_out_degree()) if model.spec.needs_degrees else None
+    inference = ExactInference(topology, np.arange(store.info.num_nodes), model.spec, degrees=degrees)
+    return inference.run(model, FeatureTiers(store.read_features(), np.empty(0, np.int64))).logits
+
+
+def _class_columns(rows_NC: npt.NDArray[np.float32], names: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
+    classes = np.array(names, np.str_)[rows_NC.argmax(axis=1)]
+    return {"class": classes, **{f"p_{name}": rows_NC[:, index] for index, name in enumerate(names)}}

@@ -1,0 +1,190 @@
+"""A graph of one's own, without a configuration: trained, predicted, embedded, verified, tidied up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+from flows.cli import app
+from storage.graph_store import FEATURES, GraphStore
+from tests.flows.conftest import ROOT, bare_environment
+from tests.tasks.training_graphs import NUM_CLASSES, community_data
+
+NAMES = [f"kind {c}" for c in range(NUM_CLASSES)]
+
+
+@dataclass(frozen=True)
+class Mine:
+    """Files of a graph, and the state directory of the run that trained on them."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def laid_out(self) -> Path:
+        return self.artifact("reorder")
+
+    def artifact(self, stage: str) -> Path:
+        return self.state / "artifacts" / stage / str(self.summary["stages"][stage]["digest"])
+
+
+def run_garden(environment: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flows.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=120, check=False)
+
+
+def garden(*arguments: object) -> Result:
+    """The command line within this process: the imports of a new one take longer than all the rest."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def _process_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.terminal.set_up_logging", lambda: None)
+    monkeypatch.setattr("flows.environment.set_defaults", lambda _: None)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def write_files(folder: Path) -> list[object]:
+    """Options that name the files: edges by ids in file order, text labels with gaps."""
+    data = community_data()
+    dst = np.repeat(np.arange(data.topology.num_nodes), data.topology.in_degree())
+    pl.DataFrame({"src": data.topology.indices, "dst": dst}).write_csv(folder / "edges.csv")
+    np.save(folder / "x.npy", data.rows)
+    labels = [None if label < 0 else NAMES[label] for label in data.labels]
+    pl.DataFrame({"label": labels}).write_parquet(folder / "y.parquet")
+    return ["--edges", folder / "edges.csv", "--features", folder / "x.npy"]
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory, prefect_url: str) -> Mine:
+    folder = tmp_path_factory.mktemp("mine")
+    environment = bare_environment() | {"PREFECT_API_URL": prefect_url}
+    options = [*write_files(folder), "--labels", folder / "y.parquet", "--name", "mine", "--json"]
+    sets = ["--set", f"state_dir={folder / 'state'}", "--set", "training.epochs=8", "--set", "cache.device_budget=0"]
+    done = run_garden(environment, "run", *options, *sets)
+    assert done.returncode == 0, done.stderr
+    return Mine(folder, json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_it_learned_with_a_device_budget_of_nothing(mine: Mine) -> None:
+    assert mine.summary["name"] == "mine"
+    assert mine.summary["test_accuracy"] > 0.6
+    assert mine.summary["tier_bytes"]["device_feature"] == 0
+    assert mine.summary["stages"]["train"]["reused"] is False
+
+
+def test_predict_the_training_graph_and_the_same_files_as_a_new_one(mine: Mine, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    done = garden("predict", mine.artifact("train"), mine.laid_out, "-o", old, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout) == {"path": str(old), "rows": 300, "columns": NUM_CLASSES}
+    files = ["--edges", mine.folder / "edges.csv", "--features", mine.folder / "x.npy"]
+    done = garden("predict", "mine@champion", *files, "-o", new, "--state-dir", mine.state)
+    assert (done.exit_code, done.stdout) == (0, f"{new}: 300 nodes, 4 classes\n"), done.stderr
+    first, second = pl.read_parquet(old), pl.read_parquet(new)
+    assert first.columns == ["id", "class", *(f"p_{name}" for name in NAMES)]
+    assert first["id"].to_list() == list(range(300))
+    assert first["class"].to_list() == second["class"].to_list()
+    table, other = first.drop("id", "class").to_numpy(), second.drop("id", "class").to_numpy()
+    np.testing.assert_allclose(table, other, atol=1e-5)
+    np.testing.assert_allclose(table.sum(axis=1), 1, atol=1e-5)
+    assert [NAMES[c] for c in table.argmax(axis=1)] == first["class"].to_list()
+    truth = pl.read_parquet(mine.folder / "y.parquet")["label"]
+    assert (first["class"] == truth).mean() > 0.6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.parquet", "old.parquet"]
+
+
+def test_embed_writes_parquet_and_npy(mine: Mine, tmp_path: Path) -> None:
+    for name in ("emb.parquet", "emb.npy"):
+        done = garden("embed", mine.artifact("train") / "model", mine.laid_out, "-o", tmp_path / name)
+        assert done.exit_code == 0, done.stderr
+    table, rows = pl.read_parquet(tmp_path / "emb.parquet"), np.load(tmp_path / "emb.npy")
+    assert table.columns == ["id", "embedding"]
+    assert rows.shape == (300, 64)
+    assert (rows >= 0).all()  # they come out of a ReLU
+    np.testing.assert_array_equal(table["embedding"].to_numpy(), rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nothing", "STORE"], "nothing is no model"),
+        (["mine@7", "STORE"], "no model mine@7 is registered"),
+        (["STORE", "STORE"], "holds no model"),
+        (["MODEL"], "give a STORE, or a new graph"),
+        (["MODEL", "STORE", "--out", "x.csv"], "x.csv: the output is .parquet"),
+        (["MODEL", "STORE", "--host-budget", "1MB"], "set host_budget to at least"),
+        (["MODEL", "--edges", "EDGES"], "give --features"),
+        (["MODEL", "--edges", "EDGES", "--features", "NARROW"], "has 3 features a node, MODEL was trained on 8"),
+    ],
+)
+def test_what_cannot_be_predicted_is_exit_code_2_and_one_line(
+    mine: Mine, tmp_path: Path, arguments: list[str], expected: str
+) -> None:
+    narrow = tmp_path / "narrow.npy"
+    np.save(narrow, np.zeros((300, 3), np.float32))
+    paths = {"MODEL": mine.artifact("train"), "STORE": mine.laid_out, "EDGES": mine.folder / "edges.csv"}
+    paths |= {"NARROW": narrow}
+    words = [str(paths.get(word, word)) for word in arguments]
+    done = garden("predict", *words, "--state-dir", mine.state)
+    assert (done.exit_code, done.stdout) == (2, ""), done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert expected.replace("MODEL", str(paths["MODEL"])) in line
+    assert "Traceback" not in done.stderr
+
+
+def test_inspect_finds_the_artifact_by_its_digest(mine: Mine) -> None:
+    digest = mine.artifact("train").name
+    done = garden("inspect", digest[:8], "--state-dir", mine.state, "--json")
+    facts = json.loads(done.stdout)
+    assert (facts["stage"], facts["digest"]) == ("train", digest)
+    assert facts["counts"]["test_accuracy"] == mine.summary["test_accuracy"]
+
+
+def test_verify_names_each_damaged_block(mine: Mine) -> None:
+    whole = garden("verify", mine.state, "--json")
+    assert whole.exit_code == 0, whole.stderr
+    found = json.loads(whole.stdout)
+    assert (found["stores"], found["artifacts"], found["collected"], found["damage"]) == (1, 5, 1, [])
+    path = mine.laid_out / "graph.h5"
+    with GraphStore.open(path) as store:
+        offset = store.extent(FEATURES).offset
+    with path.open("r+b") as file:
+        file.seek(offset + 5)
+        byte = file.read(1)
+        file.seek(offset + 5)
+        file.write(bytes([byte[0] ^ 1]))
+        file.flush()
+        damaged = garden("verify", mine.state)
+        file.seek(offset + 5)
+        file.write(byte)
+    assert (damaged.exit_code, damaged.stdout) == (2, "")
+    assert f"block 0 of {FEATURES}" in damaged.stderr.splitlines()[-1]
+
+
+def test_gc_removes_a_retired_artifact_and_nothing_that_the_run_needs(mine: Mine) -> None:
+    retired = mine.state / "artifacts" / "cache" / ("0" * 24)
+    retired.mkdir()
+    (retired / "plan.h5").write_bytes(b"x" * 1000)
+    dry = garden("gc", "--state-dir", mine.state, "--dry-run")
+    assert dry.exit_code == 0, dry.stderr
+    assert str(retired) in dry.stdout
+    assert retired.exists()
+    done = json.loads(garden("gc", "--state-dir", mine.state, "--json").stdout)
+    assert [item["path"] for item in done["removed"] if "__pycache__" not in item["path"]] == [str(retired)]
+    assert not retired.exists()
+    assert all(mine.artifact(stage).exists() for stage in mine.summary["stages"])
