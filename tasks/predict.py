@@ -202,8 +202,8 @@ def _names(named: NamedModel, store: GraphStore) -> tuple[str, ...]:
 
 def _estimate(model: GnnModel, store: GraphStore, width: int) -> Estimate:
     """Bound memory and disk: the store, both sides of one layer, one chunk, and the table thrice on its way out."""
-    info, spec = store.info, model.spec
-    widest = max(spec.hidden, spec.num_classes)
+    info = store.info
+    widest = max(max(layer.projected_dim, layer.out_dim) for layer in model.ordered_layers())
     in_memory = topology_bytes(store) + store.nbytes(FEATURES) + _NODE_BYTES * info.num_nodes
     layers = 2 * _FLOAT_BYTES * widest * info.num_nodes + DEFAULT_CHUNK_BYTES
     is_text = store.has(ORIGINAL_ID) and store.extent(ORIGINAL_ID).dtype.kind == "S"
