@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import shutil
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
+from tasks.checkpoint import load_model
 from tasks.specs import STAGES
 from tasks.tracking import open_client
-from tests.flows.conftest import TINY, Garden, bare_environment
+from tests.flows.conftest import ROOT, TINY, Garden, bare_environment
 
 LONGER_TRAINING = ("training.epochs=20",)
 
@@ -38,23 +45,104 @@ def kill_when(garden: Garden, ready: Callable[[], bool], *overrides: str) -> Non
     assert alive == [], "its Prefect server outlived it"
 
 
-def is_building(state: Path, stage: str) -> Callable[[], bool]:
-    folder = state / "artifacts" / stage
-    return lambda: folder.exists() and any(path.suffix == ".partial" for path in folder.iterdir())
+class WarmGarden:
+    """Starts `garden run demo` in processes forked from one that has imported everything."""
+
+    def __init__(self, folder: Path, prefect_url: str) -> None:
+        self.state, self._output = folder / "state", folder / "output"
+        environment = bare_environment() | {"PREFECT_API_URL": prefect_url, "PREFECT_HOME": str(folder / "prefect")}
+        command = [sys.executable, "-m", "tests.flows.warm_garden"]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        if self._answer() != 1:
+            self.close()
+            pytest.fail("forking a process with threads of Python's is not safe")
+
+    def start(self) -> int:
+        sets = [part for override in (f"state_dir={self.state}", *TINY) for part in ("--set", override)]
+        request = {"arguments": ["run", "demo", "--json", *sets], "output": str(self._output)}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def wait(self) -> int:
+        return self._answer()
+
+    def summary(self) -> dict[str, Any]:
+        self.start()
+        assert self.wait() == 0, self._output.read_text()
+        summary: dict[str, Any] = json.loads(self._output.read_text().splitlines()[-1])
+        return summary
+
+    def kill_in(self, stage: str, delay_s: float) -> bool:
+        """Kill a run so long after it began to build a stage; whether it was still at work."""
+        child, folder = self.start(), self.state / "artifacts" / stage
+        while not (folder.exists() and any(path.suffix == ".partial" for path in folder.iterdir())):
+            assert Path(f"/proc/{child}/exe").exists() or self.wait() == 0, self._output.read_text()
+            time.sleep(0.0005)
+        time.sleep(delay_s)
+        os.kill(child, signal.SIGKILL)
+        return self.wait() == -signal.SIGKILL
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> int:
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
 
 
-@pytest.mark.parametrize(
-    "stage", ["ingest", *(pytest.param(name, marks=pytest.mark.full) for name in ("reorder", "profile", "cache"))]
-)
-def test_a_preparation_stage(tmp_path: Path, first: dict[str, Any], stage: str, prefect_url: str) -> None:
-    garden = Garden(tmp_path / "state", bare_environment() | {"PREFECT_API_URL": prefect_url})
-    kill_when(garden, is_building(garden.state, stage))
-    summary = garden.summary("demo", overrides=TINY)
-    reused = [name for name, outcome in summary["stages"].items() if outcome["reused"]]
-    assert reused == list(STAGES[: STAGES.index(stage)])
-    assert summary["test_accuracy"] == first["test_accuracy"]
-    assert summary["tier_bytes"] == first["tier_bytes"]
-    assert not list(garden.state.rglob("*.partial"))
+@pytest.fixture
+def warm_garden(tmp_path: Path, prefect_url: str) -> Iterator[WarmGarden]:
+    garden = WarmGarden(tmp_path, prefect_url)
+    yield garden
+    garden.close()
+
+
+def kill_somewhere_in(garden: WarmGarden, stage: str, longest_s: float, rng: random.Random) -> None:
+    """Kill one run in a stage; one that had ended before is undone and killed sooner."""
+    while not garden.kill_in(stage, rng.uniform(0, longest_s)):
+        longest_s /= 2
+        for later in STAGES[STAGES.index(stage) :]:
+            shutil.rmtree(garden.state / "artifacts" / later)
+        if stage == "reorder":  # what it is made of was collected
+            shutil.rmtree(garden.state / "artifacts" / "ingest")
+
+
+def same_result(one: Path, other: Path) -> None:
+    """The same artifacts under the same digests, with the same stores and the same weights to the bit."""
+    for stage in ("reorder", "train"):
+        (a,), (b,) = (list((state / "artifacts" / stage).glob("[!.]*")) for state in (one, other))
+        assert a.name == b.name
+        if stage == "reorder":
+            assert (a / "graph.h5").read_bytes() == (b / "graph.h5").read_bytes()
+        else:
+            weights, expected = (load_model(path / "model").state_dict() for path in (a, b))
+            assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.full)])
+def test_killed_at_random_moments_of_every_stage(
+    kills: int, tmp_path: Path, warm_garden: WarmGarden, request: pytest.FixtureRequest
+) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    request.node.add_report_section("call", "seed", str(seed))
+    rng = random.Random(seed)
+    expected, kept = warm_garden.summary(), tmp_path / "undisturbed"
+    warm_garden.state.rename(kept)
+    for _ in range(kills):
+        shutil.rmtree(warm_garden.state, ignore_errors=True)
+        for stage in STAGES:
+            kill_somewhere_in(warm_garden, stage, expected["stages"][stage]["seconds"], rng)
+        summary = warm_garden.summary()
+        for key in ("test_accuracy", "valid_accuracy", "tier_bytes", "hit_rates", "epochs"):
+            assert summary[key] == expected[key], key
+        same_result(warm_garden.state, kept)
+        assert not list(warm_garden.state.rglob("*.partial"))
+        assert not list((warm_garden.state / "checkpoints").iterdir())
 
 
 def test_training_goes_on_after_the_last_epoch_that_was_finished(demo_garden: Garden, first: dict[str, Any]) -> None:
