@@ -17,6 +17,7 @@ from storage.extras import Extras
 from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_features, stored_features
 from storage.formats.base import GraphSource, IdArray
 from storage.graph_store import DEFAULT_BLOCK_BYTES, SPLITS, write_store
+from storage.heap import return_freed_memory
 from storage.node_ids import number_integers
 
 SplitRule = Literal["provided", "full", "random"]
@@ -124,6 +125,7 @@ def ingest(
     facts = _check_features(source, num_nodes, options)
     labels_N = _check_labels(source, num_nodes)
     splits = _make_splits(source, labels_N, num_nodes, options)
+    return_freed_memory()
     csc = build_csc(
         source.edge_chunks,
         num_nodes,
@@ -133,6 +135,7 @@ def ingest(
         read_typed=source.relations.chunks if source.relations else None,
         locate=source.edges.locate,
     )
+    return_freed_memory()
     out_degree = count_occurrences(csc.indices, num_nodes)
     write_store(
         path,

@@ -12,13 +12,11 @@ import numpy.typing as npt
 from storage.csc import empty_ids
 from storage.errors import InputError
 from storage.formats.base import EdgeChunk, EdgeReader, IdArray, NumberedEdges, read_ahead
+from storage.id_hash import HashIndex
+from storage.id_set import IdSet
 
 _jit = numba.njit(nogil=True, cache=True)
 
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-EMPTY = np.iinfo(np.int64).min
-"""Marks a free slot; no id may be it."""
-_FIRST_CAPACITY = 1 << 12
 _TABLE_SPREAD = 4
 
 
@@ -45,7 +43,7 @@ class NodeIds:
         if spread <= _TABLE_SPREAD * self.num_nodes:
             table = empty_ids(spread, self.num_nodes)
             table.fill(-1)
-            table[self.ids_N - first] = np.arange(self.num_nodes)
+            _fill_table(table, first, self.ids_N)
             for src, dst in chunks:
                 yield _look_up(table, first, src), _look_up(table, first, dst)
         else:
@@ -84,30 +82,10 @@ def number_integers(reader: EdgeReader) -> NumberedEdges:
     return NumberedEdges(_MappedEdges(reader, ids), ids.num_nodes, ids.ids_N)
 
 
-class HashIndex:
-    """Finds the position of any of N distinct integers, by a hash table of 24 to 48 bytes each.
-
-    Parameters
-    ----------
-    ids_N : (N,) int64
-        Distinct, none of them the lowest int64.
-    """
-
-    def __init__(self, ids_N: npt.NDArray[np.int64]) -> None:
-        self._keys = np.full(_capacity(len(ids_N)), EMPTY)
-        self._nodes = empty_ids(len(self._keys), len(ids_N))
-        _fill_hash(self._keys, self._nodes, ids_N)
-
-    def look_up(self, ids: IdArray) -> IdArray:
-        """Position of each id, -1 for those that are not there."""
-        return _look_up_hash(self._keys, self._nodes, ids)
-
-
 def discover_ids(reader: EdgeReader) -> NodeIds:
     """Collect the ids that occur in edges, in one pass.
 
-    A hash set with open addressing, at most half full: 16 to 32 bytes an id (twice that while it grows), whatever the
-    ids are.
+    Memory: see `IdSet`.
 
     Parameters
     ----------
@@ -122,74 +100,21 @@ def discover_ids(reader: EdgeReader) -> NodeIds:
     InputError
         An id is negative.
     """
-    keys = np.full(_FIRST_CAPACITY, EMPTY)
-    size = row = 0
+    found, row = IdSet(), 0
     for chunk in read_ahead(reader.chunks()):
         for ids in chunk:
             if ids.min(initial=0) < 0:
                 place = int(np.argmax(ids < 0))
                 raise InputError(f"{reader.locate(row + place)}: id {ids[place]} is negative: correct the row")
-            done = 0
-            while True:
-                done, size = _insert(keys, size, ids, done)
-                if done == len(ids):
-                    break
-                keys = _grown(keys)
+            found.add(ids)
         row += len(chunk[0])
-    return NodeIds(np.sort(keys[keys != EMPTY]))
-
-
-def _capacity(size: int) -> int:
-    """Slots for `size` keys: a power of two, at most half full."""
-    return 1 << max(12, (2 * size - 1).bit_length())
-
-
-def _grown(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    larger = np.full(2 * len(keys), EMPTY)
-    _insert(larger, 0, keys[keys != EMPTY], 0)
-    return larger
+    return NodeIds(found.sorted())
 
 
 @_jit
-def _slot(keys: npt.NDArray[np.int64], key: np.int64) -> np.int64:
-    """Slot that holds `key`, or the empty one where it belongs."""
-    mask = np.uint64(len(keys) - 1)
-    mixed = np.uint64(key) * _MULTIPLIER
-    slot = np.int64((mixed ^ (mixed >> np.uint64(32))) & mask)
-    while keys[slot] != EMPTY and keys[slot] != key:
-        slot = (slot + 1) & (len(keys) - 1)
-    return slot
-
-
-@_jit
-def _insert(keys: npt.NDArray[np.int64], size: int, ids: IdArray, start: int) -> tuple[int, int]:
-    """Add ids from `start` on until the table is half full; (ids done, keys in the table)."""
-    for i in range(start, len(ids)):
-        key = np.int64(ids[i])
-        slot = _slot(keys, key)
-        if keys[slot] == EMPTY:
-            if 2 * (size + 1) > len(keys):
-                return i, size
-            keys[slot] = key
-            size += 1
-    return len(ids), size
-
-
-@_jit
-def _fill_hash(keys: npt.NDArray[np.int64], nodes: IdArray, ids_N: npt.NDArray[np.int64]) -> None:
+def _fill_table(table: IdArray, first: int, ids_N: npt.NDArray[np.int64]) -> None:
     for node in range(len(ids_N)):
-        slot = _slot(keys, ids_N[node])
-        keys[slot] = ids_N[node]
-        nodes[slot] = node
-
-
-@_jit
-def _look_up_hash(keys: npt.NDArray[np.int64], nodes: IdArray, ids: IdArray) -> IdArray:
-    out = np.empty(len(ids), nodes.dtype)
-    for i in range(len(ids)):
-        slot = _slot(keys, np.int64(ids[i]))
-        out[i] = -1 if keys[slot] == EMPTY else nodes[slot]
-    return out
+        table[ids_N[node] - first] = node
 
 
 @_jit

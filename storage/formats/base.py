@@ -15,7 +15,7 @@ IdArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 EdgeChunk = tuple[IdArray, IdArray]
 TypedChunk = tuple[IdArray, IdArray, npt.NDArray[np.int32]]
 
-CHUNK_EDGES = 1 << 19
+CHUNK_EDGES = 1 << 18
 """Edges a chunk that readers aim for: large enough to amortise Python, small beside any graph worth chunking."""
 CHUNK_BYTES = 8 << 20
 """Bytes a chunk of feature rows that readers aim for."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from storage.formats.base import CHUNK_EDGES, EdgeChunk, EdgeReader, IdArray, NumberedEdges
-from storage.node_ids import EMPTY, HashIndex
+from storage.id_hash import HashIndex
 
 SeriesPair = tuple[pl.Series, pl.Series]
 
@@ -92,7 +92,7 @@ def _distinct_hashes(names: pl.Series) -> tuple[int, npt.NDArray[np.int64]]:
     """The first seed that gives each name a hash of its own, and the hashes."""
     for seed in count():
         hashes_N = _hashes(names, seed)
-        if len(np.unique(hashes_N)) == len(names) and EMPTY not in hashes_N:
+        if len(np.unique(hashes_N)) == len(names):
             return seed, hashes_N
     raise AssertionError("unreachable")
 

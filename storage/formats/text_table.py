@@ -12,7 +12,7 @@ from storage.errors import InputError
 from storage.formats.files import is_gzip, line_blocks, open_text
 from storage.formats.text_dialect import Dialect, find_fault
 
-_BLOCK_BYTES = 8 << 20
+_BLOCK_BYTES = 4 << 20
 _GZIP_RATIO = 4
 
 ColumnKinds = Mapping[int, type[pl.DataType]]
