@@ -15,7 +15,7 @@ from kernels.rank_map import RankMap
 class Topology:
     """In-neighbors of every node (CSC), in tiers; what is cached never changes what is sampled.
 
-    Offsets must ascend and ids lie in [0, num_nodes): stores are checked when they are made and when they are read.
+    Offsets must ascend and ids lie in [0, num_nodes): nothing here checks it, `GraphStore.read_adjacency` does.
 
     Raises
     ------

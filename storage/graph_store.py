@@ -15,6 +15,7 @@ from storage.blocks.extent import Extent
 from storage.blocks.reader import BlockReader
 from storage.blocks.verify import damaged_blocks
 from storage.blocks.writer import ArrayStream, BlockWriter
+from storage.content_checks import check_adjacency, check_range
 from storage.csc import count_occurrences
 from storage.errors import StorageError
 from storage.extras import Extras, read_links, write_extras
@@ -122,6 +123,18 @@ class GraphStore:
         """(E,) source ids, row by row: int32 where N < 2**31, else int64."""
         return self._read(INDICES)
 
+    def read_adjacency(self) -> tuple[npt.NDArray[np.int64], IdArray]:
+        """`indptr` and `indices`, checked: code that checks nothing may follow them.
+
+        Raises
+        ------
+        StorageError
+            Offsets do not ascend from 0 to E, or an id is outside [0, N).
+        """
+        indptr, indices = self.read_indptr(), self.read_indices()
+        check_adjacency(self.path, indptr, indices)
+        return indptr, indices
+
     def read_features(self) -> npt.NDArray[Any]:
         """(N, F) features in their stored type; (N, 0) float32 where there are none."""
         if FEATURES not in self._extents:
@@ -129,14 +142,18 @@ class GraphStore:
         return self._read(FEATURES)
 
     def read_labels(self) -> npt.NDArray[np.int64]:
-        """(N,) class of each node, -1 where it has none."""
+        """(N,) class of each node, -1 where it has none; checked against the number of classes."""
         if LABELS not in self._extents:
             return np.full(self.info.num_nodes, -1, np.int64)
-        return self._read(LABELS).astype(np.int64)
+        labels_N = self._read(LABELS).astype(np.int64)
+        check_range(self.path, "labels", labels_N, -1, self.info.num_classes)
+        return labels_N
 
     def read_split(self, split: Split) -> npt.NDArray[np.int64]:
-        """Nodes of a split in ascending order."""
-        return self._read(f"splits/{split}")
+        """Nodes of a split in ascending order; checked to be nodes."""
+        nodes = self._read(f"splits/{split}").astype(np.int64, copy=False)
+        check_range(self.path, f"{split} nodes", nodes, 0, self.info.num_nodes)
+        return nodes
 
     def read_out_degree(self) -> npt.NDArray[np.int64]:
         """(N,) how many adjacency lists name each node (repeats within a list count)."""

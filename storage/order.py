@@ -8,7 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.csc import count_occurrences
+from storage.errors import InputError
 from storage.formats.base import IdArray
+
+_SORT_BYTES = 32  # a node: its count, negated, its rank, scratch
+_LOCALITY_NODE_BYTES = 48  # offsets and ranks of the graph, of its reverse and of both
+_LOCALITY_EDGE_BYTES = 21  # id and value of an edge, of its reverse, and of both
 
 OrderKind = Literal["degree", "hotness", "locality", "none"]
 
@@ -45,6 +50,8 @@ def node_order(
     ------
     ValueError
         The kind is unknown, or `hotness_N` is missing or of another length.
+    InputError
+        The graph is too large for `locality`.
     """
     num_nodes = len(indptr) - 1
     if kind == "none":
@@ -59,6 +66,13 @@ def node_order(
     if kind == "locality":
         return _reverse_cuthill_mckee(indptr, indices)
     raise ValueError(f"unknown node order {kind!r}: use degree, hotness, locality or none")
+
+
+def order_bytes(kind: OrderKind, num_nodes: int, num_edges: int) -> int:
+    """Return the most bytes that `node_order` takes beside its arguments."""
+    if kind == "locality":
+        return _LOCALITY_NODE_BYTES * num_nodes + _LOCALITY_EDGE_BYTES * num_edges
+    return (8 if kind == "none" else _SORT_BYTES) * num_nodes
 
 
 def invert_order(new_to_old: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -78,8 +92,11 @@ def _reverse_cuthill_mckee(indptr: npt.NDArray[np.int64], indices: IdArray) -> n
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
     shape = (len(indptr) - 1,) * 2
-    if len(indptr) > 2**31 or indptr[-1] >= 2**31:
-        raise ValueError("locality order works up to 2**31 edges: choose degree or none for this graph")
+    if len(indptr) > 2**31 or indptr[-1] >= 2**30:  # both directions of every edge are numbered by an int32
+        raise InputError(
+            f"locality order works for graphs of fewer than 2**30 edges (got {indptr[-1]}): "
+            "set layout.order to degree, hotness or none"
+        )
     matrix = csr_array((np.ones(len(indices), np.int8), indices, indptr.astype(np.int32)), shape=shape)
     order: npt.NDArray[np.int32] = reverse_cuthill_mckee(matrix, symmetric_mode=False)
     return order.astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import tarfile
 import zipfile
@@ -14,7 +15,16 @@ from typing import IO, Any
 
 from storage.errors import InputError, MachineError
 
-_FAULTS = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+_FAULTS = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 _SPARE_BYTES = 64 << 20
 
 
@@ -53,8 +63,9 @@ def unpack(archive: Path, folder: Path) -> None:
         with _members(archive) as members:
             for member in members:
                 _write(member, inner, archive)
-    except _FAULTS as error:
-        if isinstance(error, InputError | MachineError):
+    except (*_FAULTS, OSError) as error:
+        # gzip and bzip2 report damage as an OSError without a number, which the system's own errors have.
+        if isinstance(error, InputError | MachineError) or (isinstance(error, OSError) and error.errno is not None):
             raise
         reason = " ".join(str(error).split()[:12])
         raise InputError(f"{archive.name} is no readable zip or tar file ({reason}): check the address") from error
@@ -71,6 +82,9 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
     else:
         with tarfile.open(archive, "r:*") as tar:
             yield (_from_tar(tar, info) for info in tar)
+            # The archive ends before the stream does, whose checksum comes last.
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+                pass
 
 
 def _from_zip(zipped: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:

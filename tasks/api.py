@@ -62,6 +62,9 @@ class GraphLoader:
         Mini-batches that stand ready.
     stall_timeout_s : float
         Give up when no mini-batch has arrived for so long.
+    check : bool
+        Compare a sample of the rows of each mini-batch with the store's, whichever tier they came from; iterating
+        raises `TierMismatchError` on a difference.
 
     Attributes
     ----------
@@ -103,6 +106,7 @@ class GraphLoader:
         threads: int = 2,
         prefetch: int = 2,
         stall_timeout_s: float = 600.0,
+        check: bool = False,
     ) -> None:
         self._options = LoadOptions(
             fanouts=tuple(fanouts),
@@ -115,7 +119,7 @@ class GraphLoader:
             prefetch=prefetch,
             stall_timeout_s=stall_timeout_s,
         )
-        tiers = TierOptions(cache_plan, device_budget, profile_epochs, host_budget)
+        tiers = TierOptions(cache_plan, device_budget, profile_epochs, host_budget, check)
         graph = open_graph(Path(store_path), nodes, self._options, tiers)
         self.info, self.plan, self.memory_bytes = graph.info, graph.plan, graph.memory_bytes
         self.topology, self.features = graph.topology, graph.features

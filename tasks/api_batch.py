@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +21,21 @@ OriginalIds = npt.NDArray[np.int64] | npt.NDArray[np.str_]
 class NodeColumns:
     """What a store knows of all its nodes beside features; what is rarely asked for is read at its first use."""
 
-    def __init__(self, store: GraphStore, labels_N: npt.NDArray[np.int64], indptr: npt.NDArray[np.int64]) -> None:
+    def __init__(self, path: Path, labels_N: npt.NDArray[np.int64], indptr: npt.NDArray[np.int64]) -> None:
         self.labels_N = labels_N
-        self._store, self._indptr = store, indptr
+        self._path, self._indptr = path, indptr
 
     @cached_property
     def degrees(self) -> NodeDegrees:
         """Whole-graph degrees of all nodes."""
-        with self._store:
-            return NodeDegrees(np.diff(self._indptr), self._store.read_out_degree())
+        with GraphStore.open(self._path) as store:
+            return NodeDegrees(np.diff(self._indptr), store.read_out_degree())
 
     @cached_property
     def original_ids(self) -> OriginalIds:
         """(N,) ids in the files that were ingested."""
-        with self._store:
-            return self._store.read_original_ids()
+        with GraphStore.open(self._path) as store:
+            return store.read_original_ids()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

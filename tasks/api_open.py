@@ -15,7 +15,7 @@ from kernels.mfg import IdArray
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, check_fanouts, shuffled_batches
 from kernels.topology import Topology
-from storage.cache.plan import CachePlan, build_plan
+from storage.cache.plan import PLAN_NODE_BYTES, CachePlan, build_plan, largest_fanout
 from storage.cache.profile import profile_accesses
 from storage.cache.tiers import FeatureTiers, cached_topology
 from storage.errors import BudgetError, InputError
@@ -30,7 +30,6 @@ Nodes = NodeSet | npt.ArrayLike
 _logger = logging.getLogger(__name__)
 _NODE_BYTES = 48  # labels, degrees and the tiers' scratch table
 _VISIT_BYTES = 64  # a node to visit: its id, and one epoch's order
-_PLAN_BYTES = 128  # a node, while a plan is made of a profile
 _TEXT_BYTES = 9  # a byte of text ids: itself, and four of a decoded character, twice while they are decoded
 _TEXT_OBJECT_BYTES = 104  # a text id while it is decoded: one Python object and references to it
 
@@ -83,6 +82,7 @@ class TierOptions:
     device_budget: int
     profile_epochs: int
     host_budget: int | None
+    check: bool
 
     def __post_init__(self) -> None:
         if self.device_budget < 0:
@@ -103,13 +103,14 @@ class TierOptions:
         plan = self.cache_plan
         if isinstance(plan, Path | str):
             if not Path(plan).is_file():
-                raise InputError(f"there is no cache plan at {plan}")
+                raise InputError(f"there is no cache plan at {plan}: give the plan.h5 of a run over this store")
             plan = CachePlan.load(Path(plan))
         if plan is not None:
             highest = max(ids.max(initial=-1) for ids in (plan.feature_ids, plan.adjacency_ids))
             if highest >= num_nodes:
                 raise InputError(
-                    f"the plan caches node {highest}, the store has {num_nodes} nodes: it is another store's"
+                    f"the plan caches node {highest}, the store has {num_nodes} nodes: it is another store's; "
+                    "give the plan of a run over this one, or device_budget in its place"
                 )
         return plan
 
@@ -148,11 +149,11 @@ def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: Tier
         memory_bytes = _memory_bytes(store, options, tiers.device_budget if plan is None else plan.total_bytes)
         memory_bytes += _VISIT_BYTES * max(store.info.num_nodes, len(given))
         if plan is None and tiers.device_budget:
-            memory_bytes += profile_bytes(store.info, options) + _PLAN_BYTES * store.info.num_nodes
+            memory_bytes += profile_bytes(store.info, options) + PLAN_NODE_BYTES * store.info.num_nodes
         _check_budget(store, memory_bytes, tiers.host_budget)
         labels_N = store.read_labels()
         chosen = _chosen_nodes(store, given, labels_N)
-        indptr, indices = store.read_indptr(), store.read_indices()
+        indptr, indices = store.read_adjacency()
         if plan is None and tiers.device_budget:
             plan = _profiled_plan(store, Topology.in_memory(indptr, indices), chosen, options, tiers)
         cached = (plan.adjacency_ids, plan.feature_ids) if plan is not None else (np.empty(0, np.int64),) * 2
@@ -162,8 +163,8 @@ def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: Tier
             memory_bytes=memory_bytes,
             nodes=chosen,
             topology=cached_topology(indptr, indices, cached[0]),
-            features=FeatureTiers(store.read_features(), cached[1]),
-            columns=NodeColumns(store, labels_N, indptr),
+            features=FeatureTiers(store.read_features(), cached[1], check=tiers.check),
+            columns=NodeColumns(store.path, labels_N, indptr),
         )
 
 
@@ -244,5 +245,5 @@ def _profiled_plan(
         id_bytes=topology.indices.itemsize,
         device_budget=tiers.device_budget,
         counting="input",
-        max_fanout=-1 if -1 in fanouts else max(fanouts, default=0),
+        max_fanout=largest_fanout(fanouts),
     )

@@ -11,7 +11,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from conf.schema import PipelineConfig
-from storage.cache.plan import CachePlan, build_plan
+from storage.cache.plan import PLAN_NODE_BYTES, CachePlan, build_plan, largest_fanout
 from storage.cache.profile import AccessProfile
 from storage.graph_store import INDICES, GraphStore
 from storage.manifest import Manifest
@@ -25,7 +25,7 @@ from tasks.specs import CACHE, PROFILE, REORDER, cache_spec
 PLAN_FILE = "plan.h5"
 """Name of the plan within its artifact."""
 _PICTURE = "hit_rates.png"
-_WORK_A_NODE = 128  # bytes: counts, values, sizes and orders of both kinds of item
+_PROFILE_NODE_BYTES = 56  # the counts, the offsets and the degrees
 
 
 @task(name=CACHE, cache_policy=NO_CACHE)
@@ -45,7 +45,10 @@ def build_cache(run: RunContext) -> Manifest:
 
     def estimate() -> Estimate:
         num_nodes = int(laid_out.counts["num_nodes"])
-        return Estimate(memory_bytes=_WORK_A_NODE * num_nodes, disk_bytes=16 * num_nodes + SMALL_FILES_BYTES)
+        return Estimate(
+            memory_bytes=(PLAN_NODE_BYTES + _PROFILE_NODE_BYTES) * num_nodes,
+            disk_bytes=16 * num_nodes + SMALL_FILES_BYTES,
+        )
 
     manifest = run.open_or_build(cache_spec(run.config, profiled.digest), build, estimate)
     run.picture(manifest.path(_PICTURE))
@@ -54,7 +57,6 @@ def build_cache(run: RunContext) -> Manifest:
 
 def plan_cache(store: GraphStore, profile: AccessProfile, config: PipelineConfig) -> CachePlan:
     """Decide what the device budget holds."""
-    fanouts = config.sampling.fanouts
     return build_plan(
         profile,
         np.diff(store.read_indptr()),
@@ -62,7 +64,7 @@ def plan_cache(store: GraphStore, profile: AccessProfile, config: PipelineConfig
         id_bytes=store.extent(INDICES).dtype.itemsize,
         device_budget=int(config.cache.device_budget),
         counting=config.profile.counting,
-        max_fanout=-1 if -1 in fanouts else max(fanouts, default=0),
+        max_fanout=largest_fanout(config.sampling.fanouts),
     )
 
 

@@ -231,7 +231,7 @@ def _hidden(model: GnnModel, store: GraphStore) -> npt.NDArray[np.float32]:
 
 
 def _run(model: GnnModel, store: GraphStore) -> torch.Tensor:
-    indptr, indices = store.read_indptr(), store.read_indices()
+    indptr, indices = store.read_adjacency()
     topology = Topology.in_memory(indptr, indices)
     degrees = NodeDegrees(np.diff(indptr), store.read_out_degree()) if model.spec.needs_degrees else None
     inference = ExactInference(topology, np.arange(store.info.num_nodes), model.spec, degrees=degrees)

@@ -60,7 +60,7 @@ def sample_profile(store: GraphStore, config: PipelineConfig, *, heldout_epochs:
         raise InputError(f"{store.path} has no training nodes: check data.split, its fractions and the labels")
     with progress(PROFILE, "mini-batches") as advance:
         return profile_accesses(
-            Topology.in_memory(store.read_indptr(), store.read_indices()),
+            Topology.in_memory(*store.read_adjacency()),
             train_nodes,
             config.sampling.fanouts,
             batch_size=config.sampling.batch_size,

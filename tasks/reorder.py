@@ -19,7 +19,7 @@ from storage.blocks.layout import estimate_layout_memory_bytes, estimate_store_b
 from storage.errors import MachineError
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest
-from storage.order import node_order
+from storage.order import node_order, order_bytes
 from tasks.bounds import profile_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, format_bytes
 from tasks.plots import plot_degrees
@@ -81,7 +81,7 @@ def _order(
     config: PipelineConfig, store: GraphStore
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the node order and both degrees of each node."""
-    indptr, indices, out_degree = store.read_indptr(), store.read_indices(), store.read_out_degree()
+    (indptr, indices), out_degree = store.read_adjacency(), store.read_out_degree()
     hotness = None
     if config.layout.order == "hotness":
         hotness = sample_profile(store, config, heldout_epochs=0).feature_counts(config.profile.counting)
@@ -91,7 +91,10 @@ def _order(
 
 def _estimate(config: PipelineConfig, store: GraphStore) -> Estimate:
     """Add up the adjacency, which orders are found from, and what rewriting the store takes."""
-    memory = topology_bytes(store) + estimate_layout_memory_bytes(store.info)
-    if config.layout.order == "hotness":
+    info, layout = store.info, config.layout
+    memory = topology_bytes(store) + estimate_layout_memory_bytes(store)
+    memory += order_bytes(layout.order, info.num_nodes, info.num_edges)
+    if layout.order == "hotness":
         memory += profile_bytes(store.info, config.sampling)
-    return Estimate(memory_bytes=memory, disk_bytes=estimate_store_bytes(store.info) + SMALL_FILES_BYTES)
+    disk = estimate_store_bytes(store, int(layout.block_bytes)) + SMALL_FILES_BYTES
+    return Estimate(memory_bytes=memory, disk_bytes=disk)

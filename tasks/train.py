@@ -80,9 +80,9 @@ def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
             raise InputError(
                 f"the graph has no {missing}: give data.{missing}, or stop before training (--until cache)"
             )
-        indptr = store.read_indptr()
+        indptr, indices = store.read_adjacency()
         return train(
-            cached_topology(indptr, store.read_indices(), plan.adjacency_ids),
+            cached_topology(indptr, indices, plan.adjacency_ids),
             FeatureTiers(store.read_features(), plan.feature_ids),
             store.read_labels(),
             Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test")),

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.blocks.writer import ArrayStream
+from storage.content_checks import check_offsets, check_range
 from storage.errors import InputError
 from storage.extras import Extras
 from storage.formats.base import IdArray
@@ -21,15 +22,21 @@ from storage.graph_store import (
     ORIGINAL_ID,
     SPLITS,
     GraphStore,
-    StoreInfo,
     row_chunks,
     write_store,
 )
 from storage.order import invert_order
-from storage.store_format import GRAPH_LABELS, RELATION
+from storage.store_format import GRAPH_LABELS, NEW_TO_OLD, RELATION
 
 DEFAULT_WORK_BYTES = 256 << 20
 """Memory for pieces of the new store, on top of the arrays with one entry a node."""
+
+_STREAMED = (INDICES, FEATURES, RELATION)  # everything else is held whole
+_COPIES = 2  # in the old order and in the new one
+_ORDER_BYTES = 56  # a node: the order and its inverse, the identity and its image, labels as int64
+_TABLE_BYTES = 20  # a block: its checksum, and a row of the object index table
+_NAME_BYTES = 40  # a name: its place in HDF5's heap
+_OBJECT_BYTES = 2048  # a dataset: its header, its checksums' header
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -65,14 +72,15 @@ def lay_out(
     ------
     InputError
         `new_to_old` is no permutation of the store's nodes.
-    ChecksumMismatchError
-        The old store is damaged.
+    StorageError
+        The old store is damaged: its bytes, or what they say.
     MachineError
         The disk is full.
     """
     _check_permutation(new_to_old, store.info.num_nodes)
     old_to_new = invert_order(new_to_old)
     old_indptr = store.read_indptr()
+    check_offsets(store.path, old_indptr, store.info.num_edges)
     indptr = np.zeros_like(old_indptr)
     np.cumsum(np.diff(old_indptr)[new_to_old], out=indptr[1:])
     known_labels = store.read_labels()[new_to_old] if store.has(LABELS) else None
@@ -93,22 +101,21 @@ def lay_out(
     )
 
 
-def estimate_layout_memory_bytes(info: StoreInfo, work_bytes: int = DEFAULT_WORK_BYTES) -> int:
-    """Bytes of memory that `lay_out` needs: arrays with one entry a node, a piece of the new store, chunks read."""
-    largest = max(info.num_edges * _id_bytes(info), info.num_nodes * info.feature_row_bytes)
-    return 72 * info.num_nodes + min(work_bytes, largest) + (64 << 20)
+def estimate_layout_memory_bytes(store: GraphStore, work_bytes: int = DEFAULT_WORK_BYTES) -> int:
+    """Bytes of memory that `lay_out` needs: what is held whole, a piece of the rest, chunks read, the orders."""
+    largest = max(store.nbytes(name) for name in _STREAMED)
+    held = sum(store.nbytes(name) for name in store.datasets if name not in _STREAMED)
+    return _COPIES * held + _ORDER_BYTES * store.info.num_nodes + min(work_bytes, largest) + (64 << 20)
 
 
-def estimate_store_bytes(info: StoreInfo) -> int:
-    """Bytes of a file that holds what the store holds (a little more: padding and tables)."""
-    per_node = 8 + 8 + 4 + 8 + 8 + 8 + 4 + info.feature_row_bytes
-    per_edge = _id_bytes(info) + (4 if info.relation_names else 0)
-    data = info.num_nodes * per_node + info.num_edges * per_edge + 48 * sum(info.link_sizes.values())
-    return data + data // 1000 + 10 * info.block_bytes + (1 << 16)
-
-
-def _id_bytes(info: StoreInfo) -> int:
-    return 4 if info.num_nodes < 2**31 else 8
+def estimate_store_bytes(store: GraphStore, block_bytes: int) -> int:
+    """Bytes of a file that holds what the store holds in another order (a little more: padding and tables)."""
+    data = sum(store.nbytes(name) for name in store.datasets)
+    if not store.has(NEW_TO_OLD):
+        data += 8 * store.info.num_nodes
+    names = sum(len(name.encode()) + _NAME_BYTES for name in store.info.label_names + store.info.relation_names)
+    tables = _TABLE_BYTES * (data // block_bytes)
+    return data + names + tables + (len(store.datasets) + 1) * (block_bytes + _OBJECT_BYTES) + (1 << 16)
 
 
 def _check_permutation(new_to_old: npt.NDArray[np.int64], num_nodes: int) -> None:
@@ -156,6 +163,8 @@ def _reordered_lists(
             out = np.empty(min(ids, num_edges - first), extent.dtype)
             old = 0
             for chunk in row_chunks(store, name):
+                if name == INDICES:
+                    check_range(store.path, "the adjacency lists", chunk, 0, len(old_to_new))
                 _move_rows(chunk, old, old_indptr, indptr, old_to_new, name == INDICES, out, first)
                 old += len(chunk)
             yield out

@@ -25,6 +25,14 @@ _TASK_BYTES = 4 << 20
 _refused_direct: set[int] = set()
 
 
+class _Descriptor:
+    """An open file that closes once the last reference is gone: that of the reader, or of a read under way."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        weakref.finalize(self, os.close, number)
+
+
 class BlockReader:
     """Reads one dataset of a store, block by block, past the page cache.
 
@@ -44,20 +52,17 @@ class BlockReader:
 
     def __init__(self, path: Path, extent: Extent, *, threads: int = 4, direct: bool = True) -> None:
         self.extent = extent
-        self.bytes_read = 0
         self._path = path
         self._threads = threads
         self._verified_B = np.zeros(extent.num_blocks, np.bool_)
         self._direct = direct and extent.offset % DIRECT_ALIGNMENT == 0 and extent.block_bytes % DIRECT_ALIGNMENT == 0
         self._lock = threading.Lock()
-        self._descriptor: int | None = None
-        self._finalizer: weakref.finalize[..., BlockReader] | None = None
+        self._file: _Descriptor | None = None
 
     def close(self) -> None:
-        """Close the descriptor; a later read opens it again."""
-        if self._finalizer is not None:
-            self._finalizer()
-        self._descriptor = self._finalizer = None
+        """Give the descriptor back as soon as no read is using it; a later read opens another."""
+        with self._lock:
+            self._file = None
 
     def read_all(self) -> npt.NDArray[Any]:
         """Read the whole array.
@@ -102,43 +107,40 @@ class BlockReader:
         block_bytes = self.extent.block_bytes
         needed = min(last * block_bytes, self.extent.nbytes) - first * block_bytes
         buffer = aligned_empty((last - first) * block_bytes)
-        with self._lock:
-            self._open()
+        file = self._open()
         step = max(1, _TASK_BYTES // block_bytes)
         runs = [(run, min(run + step, last)) for run in range(first, last, step)]
         if len(runs) == 1:
-            self._read_run(buffer, first, runs[0])
+            self._read_run(file, buffer, first, runs[0])
         else:
             with ThreadPoolExecutor(self._threads, thread_name_prefix="block-reader") as pool:
-                list(pool.map(lambda run: self._read_run(buffer, first, run), runs))
-        self.bytes_read += needed
+                list(pool.map(lambda run: self._read_run(file, buffer, first, run), runs))
         return buffer[:needed]
 
-    def _read_run(self, buffer: npt.NDArray[np.uint8], first: int, run: tuple[int, int]) -> None:
+    def _read_run(self, file: _Descriptor, buffer: npt.NDArray[np.uint8], first: int, run: tuple[int, int]) -> None:
         """Fill the part of `buffer` (which starts at block `first`) that belongs to the blocks of `run`."""
         block_bytes = self.extent.block_bytes
         piece = buffer[(run[0] - first) * block_bytes : (run[1] - first) * block_bytes]
         needed = min(run[1] * block_bytes, self.extent.nbytes) - run[0] * block_bytes
-        self._read_bytes(piece.data, self.extent.offset + run[0] * block_bytes, needed)
+        self._read_bytes(file, piece.data, self.extent.offset + run[0] * block_bytes, needed)
         for block in range(*run):
             if not self._verified_B[block]:
                 start = (block - run[0]) * block_bytes
                 self._verify(block, piece[start : min(start + block_bytes, needed)])
 
-    def _read_bytes(self, target: memoryview, offset: int, needed: int) -> None:
+    def _read_bytes(self, file: _Descriptor, target: memoryview, offset: int, needed: int) -> None:
         """Read at least `needed` bytes; a direct read may go on to the end of its block."""
-        assert self._descriptor is not None
         done = 0
         while done < needed:
             # A read cut short by the file's end leaves a remainder that only buffered reads may ask for.
             aligned = self._direct and done % DIRECT_ALIGNMENT == 0
             wanted = target[done:] if aligned else target[done:needed]
             try:
-                count = os.preadv(self._descriptor, [wanted], offset + done)
+                count = os.preadv(file.number, [wanted], offset + done)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
-                self._fall_back()
+                self._fall_back(file)
                 continue
             if count == 0:
                 raise StorageError(
@@ -147,7 +149,7 @@ class BlockReader:
                 )
             done += count
             if done < needed and done % DIRECT_ALIGNMENT and self._direct:
-                self._fall_back()
+                self._fall_back(file)
 
     def _verify(self, block: int, data: npt.NDArray[np.uint8]) -> None:
         expected, found = int(self.extent.crc_B[block]), zlib.crc32(data.data)
@@ -159,26 +161,27 @@ class BlockReader:
             )
         self._verified_B[block] = True
 
-    def _open(self) -> None:
-        if self._descriptor is not None:
-            return
+    def _open(self) -> _Descriptor:
+        with self._lock:
+            if self._file is None:
+                self._file = _Descriptor(self._open_number())
+            return self._file
+
+    def _open_number(self) -> int:
         flags = os.O_RDONLY | (os.O_DIRECT if self._direct else 0)
         try:
-            descriptor = os.open(self._path, flags)
+            return os.open(self._path, flags)
         except OSError as error:
             if error.errno != errno.EINVAL or not self._direct:
                 raise StorageError(f"{self._path} cannot be opened: {error.strerror}") from error
             self._direct = False
             self._log_refusal()
-            descriptor = os.open(self._path, os.O_RDONLY)
-        self._descriptor = descriptor
-        self._finalizer = weakref.finalize(self, os.close, descriptor)
+            return os.open(self._path, os.O_RDONLY)
 
-    def _fall_back(self) -> None:
+    def _fall_back(self, file: _Descriptor) -> None:
         """Go on with buffered reads on the same descriptor."""
-        assert self._descriptor is not None
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        flags = fcntl.fcntl(file.number, fcntl.F_GETFL)
+        fcntl.fcntl(file.number, fcntl.F_SETFL, flags & ~os.O_DIRECT)
         self._direct = False
         self._log_refusal()
 

@@ -68,7 +68,10 @@ def read_arrays(
 
 def _check_header(file: h5py.File, path: Path, kind: str, version: int) -> None:
     if file.attrs.get("kind") != kind:
-        raise StorageError(f"{path}: expected a file of kind {kind!r} (got {file.attrs.get('kind')!r})")
+        raise StorageError(
+            f"{path}: expected a file of kind {kind!r} (got {file.attrs.get('kind')!r}): "
+            "give the path of a file that is one"
+        )
     if (found := file.attrs.get("format_version")) != version:
         raise FormatVersionError(f"{path}: format version {found}, this program reads {version}; build it again")
 

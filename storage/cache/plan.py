@@ -14,9 +14,13 @@ from kernels.rank_map import RankMap
 from storage.cache.files import read_arrays, write_arrays
 from storage.cache.knapsack import Int64Array, density_order, fill
 from storage.cache.profile import AccessProfile, Counting
+from storage.errors import InputError
 
 OFFSET_BYTES = 8
 """Bytes of one offset of a cached adjacency list (`Topology.cached_indptr`, int64)."""
+
+PLAN_NODE_BYTES = 256
+"""The most bytes a node that `build_plan` takes beside its arguments: values, sizes, ranks of both kinds of item."""
 
 LINE_BYTES = 64
 """Least bytes that one read of the tier below moves: a cache line of a CPU, two sectors of a GPU."""
@@ -178,6 +182,11 @@ def build_plan(
     )
 
 
+def largest_fanout(fanouts: Sequence[int]) -> int:
+    """Return the `max_fanout` of a sampler: -1 if any hop takes all neighbors, 0 without hops."""
+    return -1 if -1 in fanouts else max(fanouts, default=0)
+
+
 def _check_arguments(
     profile: AccessProfile,
     in_degree_N: npt.NDArray[np.integer],
@@ -186,7 +195,10 @@ def _check_arguments(
     max_fanout: int,
 ) -> None:
     if len(in_degree_N) != len(profile.feature_count_N):
-        raise ValueError(f"the profile counts {len(profile.feature_count_N)} nodes, the graph has {len(in_degree_N)}")
+        raise InputError(
+            f"the profile counts {len(profile.feature_count_N)} nodes, the graph has {len(in_degree_N)}: "
+            "it is another graph's, make one of this graph"
+        )
     if min(sizes) < 1:
         raise ValueError("row_bytes, id_bytes and line_bytes must be >= 1 (got {}, {} and {})".format(*sizes))
     if device_budget < 0:

@@ -17,12 +17,13 @@ from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TIER_DTYPES, TieredRows
 from kernels.topology import Topology
-from storage.errors import TierMismatchError
+from storage.errors import InputError, TierMismatchError
 
 Rows = npt.NDArray[Any]
 TierArray = npt.NDArray[np.uint8]
 SlotArray = npt.NDArray[np.int64]
 
+_MAX_ROWS = 2**31 - 1
 CHECKED_ROWS = 64
 """Least rows of a mini-batch that the checking mode compares with the source (all of a smaller one)."""
 
@@ -131,13 +132,13 @@ class FeatureTiers:
         Raises
         ------
         ValueError
-            If an id lies outside [0, N).
+            If an id lies outside [0, N), or the group has more rows than an int32 counts.
         TierMismatchError
             In checking mode, from the iterator.
         """
         if not batches:
             return iter(())
-        ids: npt.NDArray[Any] = np.concatenate(batches)
+        ids = _joined(batches)
         tier_n, slot_n, missed = self._resolve(ids)
         staged_ids = self._stage(ids, tier_n, slot_n, missed)
         staged_SD = np.empty((len(staged_ids), self._host_ND.shape[1]), self._host_ND.dtype)
@@ -160,13 +161,13 @@ class FeatureTiers:
         Raises
         ------
         ValueError
-            If an id lies outside [0, N).
+            If an id lies outside [0, N), or the group has more rows than an int32 counts.
         TierMismatchError
             In checking mode, from the iterator.
         """
         if not batches:
             return iter(())
-        ids: npt.NDArray[Any] = np.concatenate(batches)
+        ids = _joined(batches)
         tier_n, slot_n, missed = self._resolve(ids)
         self._stage(ids, tier_n.copy(), slot_n.copy(), missed)
         return self._places_of_each(batches, tier_n, slot_n)
@@ -239,7 +240,8 @@ class FeatureTiers:
             row = sample[wrong[0]]
             tier = {DEVICE: "device", HOST: "host", STAGED: "staging"}[int(tier_n[row])]
             raise TierMismatchError(
-                f"row {row} of a mini-batch, node {ids[row]}, read from the {tier} tier, differs from its source"
+                f"row {row} of a mini-batch, node {ids[row]}, read from the {tier} tier, differs from its source: "
+                "memory was damaged or this program is wrong; run again, and test the machine's memory if it recurs"
             )
 
 
@@ -277,6 +279,14 @@ def adjacency_device_bytes(topology: Topology) -> int:
     if topology.cached is None:
         return 0
     return topology.cached.nbytes + topology.cached_indptr.nbytes + topology.cached_indices.nbytes
+
+
+def _joined(batches: Sequence[IdArray]) -> npt.NDArray[Any]:
+    """All ids of a group, whose positions int32 must count."""
+    num_rows = sum(map(len, batches))
+    if num_rows > _MAX_ROWS:
+        raise InputError(f"a group of {num_rows} rows is above {_MAX_ROWS}: use a smaller superbatch or batch_size")
+    return np.concatenate(batches)
 
 
 def _checked_rows(ids: IdArray) -> SlotArray:

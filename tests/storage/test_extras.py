@@ -69,7 +69,7 @@ def test_extras_follow_the_node_order(tmp_path: Path, work_bytes: int) -> None:
             assert new.info.is_union
             assert np.array_equal(new.read_graph_ids(), old.read_graph_ids()[order])
             assert np.array_equal(new.read_graph_labels(), extras.graph_labels)  # type: ignore[arg-type]
-            assert new.num_file_bytes <= estimate_store_bytes(old.info)
+            assert new.num_file_bytes <= estimate_store_bytes(old, 4096)
             new.verify()
 
 

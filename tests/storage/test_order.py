@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.mfg import IdArray
-from storage.order import OrderKind, invert_order, node_order
-from tests.graphs import csc_from_edges, graphs
+from storage.errors import InputError
+from storage.order import OrderKind, invert_order, node_order, order_bytes
+from tests.graphs import csc_from_edges, graphs, power_law_graph
 
 
 @settings(deadline=None)
@@ -56,6 +59,27 @@ def test_hotness_needs_one_count_a_node(hotness: npt.NDArray[np.int64] | None) -
     indptr, indices = csc_from_edges(3, [], [])
     with pytest.raises(ValueError, match="one count a node, 3"):
         node_order("hotness", indptr, indices, hotness_N=hotness)
+
+
+def test_a_graph_too_large_for_locality_is_refused_with_advice() -> None:
+    indices = np.broadcast_to(np.int32(0), 2**30)
+    with pytest.raises(InputError, match=r"fewer than 2\*\*30 edges \(got 1073741824\): set layout.order to degree"):
+        node_order("locality", np.array([0, 2**30]), indices)
+
+
+@pytest.mark.parametrize("kind", ["degree", "hotness", "locality", "none"])
+@pytest.mark.parametrize("num_edges", [10, 300_000])
+def test_memory_is_bounded(kind: OrderKind, num_edges: int) -> None:
+    indptr, indices = power_law_graph(20_000, num_edges)
+    hotness_N = np.arange(20_000)
+    node_order(kind, indptr, indices, hotness_N=hotness_N)  # compile, import
+    tracemalloc.start()
+    node_order(kind, indptr, indices, hotness_N=hotness_N)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    bound = order_bytes(kind, 20_000, num_edges)
+    assert peak <= bound + (1 << 16)
+    assert bound <= 2 * peak + (1 << 16)
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from storage import unpack as module
@@ -92,6 +93,25 @@ def test_damage_is_noticed(tmp_path: Path, write: Any) -> None:
     archive.write_bytes(archive.read_bytes()[:-60])
     with pytest.raises(InputError, match="archive is no readable zip or tar file"):
         unpacked(archive)
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+@pytest.mark.parametrize("place", ["data", "checksum", "end"])
+def test_damage_within_a_compressed_stream_is_noticed(tmp_path: Path, kind: Any, place: str) -> None:
+    path = tmp_path / "archive"
+    content = np.random.default_rng(0).bytes(300_000)
+    with tarfile.open(path, f"w:{kind}") as archive:
+        info = tarfile.TarInfo("a.bin")
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    damaged = bytearray(path.read_bytes())
+    if place == "end":
+        del damaged[-6:]
+    else:
+        damaged[len(damaged) // 2 if place == "data" else -6] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match="archive is no readable zip or tar file"):
+        unpacked(path)
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:

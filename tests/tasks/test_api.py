@@ -19,7 +19,7 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.cache.plan import CachePlan
-from storage.errors import BudgetError, InputError, StorageError
+from storage.errors import BudgetError, InputError, StorageError, TierMismatchError
 from storage.graph_store import write_store
 from tasks.api import Batch, GraphLoader
 from tasks.trainer import train
@@ -64,6 +64,29 @@ def _no_thread_is_left() -> Iterator[None]:
     while time.monotonic() < deadline and not set(threading.enumerate()) <= before:
         time.sleep(0.01)
     assert set(threading.enumerate()) <= before
+
+
+def test_check_compares_rows_with_the_store(path: Path) -> None:
+    nodes = np.arange(20)
+    options: dict[str, Any] = SMALL | {"fanouts": [], "shuffle": False, "device_budget": 1 << 20}
+    for check in (False, True):
+        with GraphLoader(path, nodes, **options, check=check) as loader:
+            assert len(list(loader.epoch(0))) == 1
+            loader.features._device_CD[:] += 1
+            if check:
+                with pytest.raises(TierMismatchError, match="node 0, read from the device tier, differs"):
+                    list(loader.epoch(0))
+            else:
+                list(loader.epoch(0))
+
+
+def test_a_crafted_store_is_refused_before_it_is_sampled(tmp_path: Path) -> None:
+    contents = write_small_store(tmp_path / "g.h5")
+    indices = contents["indices"].copy()
+    indices[5] = 2**31 - 1
+    write_small_store(tmp_path / "g.h5", indices=indices, out_degree=np.zeros(3000, np.int64))
+    with pytest.raises(StorageError, match="the adjacency lists hold 2147483647 at position 5"):
+        GraphLoader(tmp_path / "g.h5", **SMALL)
 
 
 def batches_of(path: Path, nodes: Any = "train", *, epoch: int = 0, **options: Any) -> list[Batch]:

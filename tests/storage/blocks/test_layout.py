@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from kernels.mfg import IdArray
 from storage.blocks.layout import estimate_layout_memory_bytes, estimate_store_bytes, lay_out
 from storage.errors import ChecksumMismatchError, InputError
+from storage.extras import Extras
+from storage.formats.base import Links
 from storage.graph_store import INDICES, GraphStore, write_store
 from storage.order import invert_order, node_order
 from tests.graphs import graphs
@@ -116,5 +119,32 @@ def test_the_estimate_of_disk_bounds_the_file(tmp_path: Path) -> None:
     with GraphStore.open(tmp_path / "old.h5") as old:
         lay_out(old, np.arange(3000), tmp_path / "new.h5", order="none", block_bytes=4096)
         size = (tmp_path / "new.h5").stat().st_size
-        assert size <= estimate_store_bytes(old.info) <= 1.5 * size + (1 << 16)
-        assert estimate_layout_memory_bytes(old.info) > 72 * 3000
+        assert size <= estimate_store_bytes(old, 4096) <= 1.5 * size + (1 << 16)
+        assert estimate_layout_memory_bytes(old) > 72 * 3000
+
+
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
+def test_long_names_and_negatives_are_estimated(tmp_path: Path, block_bytes: int) -> None:
+    names = np.array([f"{node}".rjust(500, "x") for node in range(3000)], np.bytes_)
+    negatives = np.zeros((50_000, 2), np.int64)
+    links = {"test": Links(np.zeros((10, 2), np.int64), negatives=negatives)}
+    write_small_store(tmp_path / "plain.h5")
+    write_small_store(tmp_path / "old.h5", original_ids=names, extras=Extras(links=links))
+    with GraphStore.open(tmp_path / "plain.h5") as plain, GraphStore.open(tmp_path / "old.h5") as old:
+        lay_out(old, np.arange(3000), tmp_path / "new.h5", order="none", block_bytes=block_bytes)
+        size = (tmp_path / "new.h5").stat().st_size
+        assert size <= estimate_store_bytes(old, block_bytes) <= 1.5 * size + 12 * block_bytes + (1 << 16)
+        more = estimate_layout_memory_bytes(old) - estimate_layout_memory_bytes(plain)
+        assert more >= 2 * (names.nbytes - 8 * 3000 + negatives.nbytes)
+
+
+def test_the_estimate_of_memory_bounds_what_is_held(tmp_path: Path) -> None:
+    names = np.array([f"{node}".rjust(500, "x") for node in range(3000)], np.bytes_)
+    write_small_store(tmp_path / "old.h5", original_ids=names)
+    with GraphStore.open(tmp_path / "old.h5") as old:
+        lay_out(old, np.arange(3000), tmp_path / "new.h5", order="none", block_bytes=4096)  # compile, import
+        tracemalloc.start()
+        lay_out(old, np.arange(3000), tmp_path / "new.h5", order="none", block_bytes=4096)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= estimate_layout_memory_bytes(old) - (63 << 20)

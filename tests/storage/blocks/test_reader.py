@@ -50,7 +50,6 @@ def test_blocks_are_the_bytes_of_the_file(stored: tuple[GraphStore, np.ndarray])
     assert np.array_equal(reader.read_blocks(3, 5), raw[3 * BLOCK_BYTES : 5 * BLOCK_BYTES])
     last = reader.extent.num_blocks - 1
     assert np.array_equal(reader.read_blocks(last, last + 1), raw[last * BLOCK_BYTES :])
-    assert reader.bytes_read == 2 * BLOCK_BYTES + len(raw) - last * BLOCK_BYTES
 
 
 def test_many_threads_read_at_once(stored: tuple[GraphStore, np.ndarray]) -> None:
@@ -153,6 +152,38 @@ def test_a_closed_reader_opens_again_and_gives_its_descriptor_back(stored: tuple
         reader.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     del reader
+
+
+def test_a_close_waits_for_no_read_and_breaks_none(
+    stored: tuple[GraphStore, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, feat_ND = stored
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    reader = open_reader(store)
+    preadv, numbers = os.preadv, []
+
+    def close_first(number: int, buffers: Sequence[memoryview], offset: int) -> int:
+        reader.close()
+        numbers.append(number)
+        return preadv(number, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", close_first)
+    assert np.array_equal(reader.read_rows(0, 3000), feat_ND)
+    assert numbers
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_closes_and_reads_of_many_threads_mix(stored: tuple[GraphStore, np.ndarray]) -> None:
+    store, feat_ND = stored
+    reader = open_reader(store)
+
+    def read_and_close(i: int) -> bool:
+        equal = np.array_equal(reader.read_rows(i, i + 200), feat_ND[i : i + 200])
+        reader.close()
+        return equal
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read_and_close, range(0, 2800, 7)))
 
 
 def test_a_missing_file_is_an_error_of_storage(tmp_path: Path) -> None:

@@ -47,7 +47,10 @@ def test_a_missing_file_is_not_called_damaged(tmp_path: Path) -> None:
 
 
 def test_another_kind(file: Path) -> None:
-    with pytest.raises(StorageError, match=r"x\.h5: expected a file of kind 'other' \(got 'thing'\)"):
+    with pytest.raises(
+        StorageError,
+        match=r"x\.h5: expected a file of kind 'other' \(got 'thing'\): give the path of a file that is one",
+    ):
         read(file, kind="other")
 
 

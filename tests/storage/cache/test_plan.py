@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 
 from kernels.rank_map import RankMap
-from storage.cache.plan import CURVE_FRACTION, CachePlan, build_plan
-from storage.cache.profile import AccessProfile
+from storage.cache.plan import CURVE_FRACTION, PLAN_NODE_BYTES, CachePlan, build_plan, largest_fanout
+from storage.cache.profile import AccessProfile, Counting
 from storage.cache.tiers import FeatureTiers, adjacency_device_bytes, cached_topology
 from storage.errors import ChecksumMismatchError, StorageError
 from tests.storage.cache.counts import plan_cases, profile_of
@@ -242,7 +243,10 @@ def test_curves_rise_from_nothing_and_pass_through_the_plan() -> None:
         ({"row_bytes": 0}, "must be >= 1"),
         ({"id_bytes": 0}, "must be >= 1"),
         ({"max_fanout": -2}, "max_fanout"),
-        ({"in_degree_N": np.zeros(2, np.int64)}, "the profile counts 3 nodes, the graph has 2"),
+        (
+            {"in_degree_N": np.zeros(2, np.int64)},
+            "the profile counts 3 nodes, the graph has 2: it is another graph's, make one",
+        ),
         ({"counting": "both"}, "'input' or 'full_link'"),
     ],
 )
@@ -258,6 +262,25 @@ def test_arguments_are_checked(changes: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(ValueError, match=message):
         build_plan(**arguments | changes)
+
+
+@pytest.mark.parametrize(("fanouts", "largest"), [((), 0), ((5, 10), 10), ((5, -1), -1), ((0,), 0)])
+def test_the_largest_fanout_is_all_neighbors_if_any_hop_takes_all(fanouts: tuple[int, ...], largest: int) -> None:
+    assert largest_fanout(fanouts) == largest
+
+
+@pytest.mark.parametrize("counting", ["input", "full_link"])
+def test_the_memory_of_planning_is_bounded_by_the_node(counting: Counting) -> None:
+    num_nodes, rng = 50_000, np.random.default_rng(0)
+    count_N = rng.integers(1, 1000, num_nodes)
+    profile = profile_of(count_N, count_N)
+    degree_N = rng.integers(1, 1 << 24, num_nodes)
+    sizes: dict[str, Any] = {"row_bytes": 400, "id_bytes": 4, "counting": counting, "max_fanout": 10}
+    tracemalloc.start()
+    build_plan(profile, degree_N, device_budget=400 * num_nodes, **sizes)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0.5 * PLAN_NODE_BYTES * num_nodes <= peak <= PLAN_NODE_BYTES * num_nodes
 
 
 def test_round_trip_and_damage(tmp_path: Path) -> None:

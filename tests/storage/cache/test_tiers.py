@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from kernels.cpu.resolve import DEVICE, HOST, STAGED, resolve_rows, stage_repeats
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
+from storage.cache import tiers as tiers_module
 from storage.cache.tiers import CHECKED_ROWS, FeatureTiers, adjacency_device_bytes, cached_topology
-from storage.errors import TierMismatchError
+from storage.errors import InputError, TierMismatchError
 from tests.graphs import graphs, power_law_graph
 
 Features = npt.NDArray[Any]
@@ -181,6 +182,16 @@ def test_reads_are_a_copy() -> None:
     before = tiers.reads
     tiers.gather(np.arange(30))
     assert (before, tiers.reads.host_rows) == (TierReads(), 25)
+
+
+@pytest.mark.parametrize("plan_ids", [[], [1, 2]])
+def test_a_group_of_more_rows_than_are_counted_is_refused(plan_ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers_module, "_MAX_ROWS", 9)
+    tiers = FeatureTiers(random_bytes(30, 5, np.float32), np.array(plan_ids, np.int64))
+    assert len(list(tiers.gather_group([np.arange(5), np.arange(4)]))) == 2
+    for read in (tiers.gather_group, tiers.locate_group):
+        with pytest.raises(InputError, match="a group of 10 rows is above 9: use a smaller superbatch"):
+            read([np.arange(5), np.arange(5)])
 
 
 @pytest.mark.parametrize("node", [3, 700])

@@ -1,0 +1,84 @@
+"""What a store's checksums cannot tell: whether its ids lie where code that checks nothing may use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import StorageError
+from storage.formats.base import IdArray
+
+_jit = numba.njit(nogil=True, cache=True)
+
+
+def check_adjacency(path: Path, indptr: npt.NDArray[Any], indices: npt.NDArray[Any]) -> None:
+    """Refuse adjacency lists that would lead outside their arrays; one pass over both.
+
+    Parameters
+    ----------
+    path : Path
+        Store, for the error.
+    indptr : (N + 1,) array
+    indices : (E,) array
+
+    Raises
+    ------
+    StorageError
+        Offsets do not ascend from 0 to E, an id is outside [0, N), or the types are not those of a store.
+    """
+    check_offsets(path, indptr, len(indices))
+    if indices.dtype not in (np.int32, np.int64):
+        raise _damaged(path, f"adjacency lists of {indices.dtype}")
+    check_range(path, "the adjacency lists", indices, 0, len(indptr) - 1)
+
+
+def check_offsets(path: Path, indptr: npt.NDArray[Any], num_edges: int) -> None:
+    """Refuse offsets that do not ascend from 0 to `num_edges`.
+
+    Raises
+    ------
+    StorageError
+        They do not, or are no int64.
+    """
+    if indptr.dtype != np.int64:
+        raise _damaged(path, f"offsets of {indptr.dtype}")
+    if indptr[0] != 0 or indptr[-1] != num_edges:
+        raise _damaged(path, f"offsets run from {indptr[0]} to {indptr[-1]}, but there are {num_edges} edges")
+    if (node := _first_descent(indptr)) >= 0:
+        raise _damaged(path, f"the list of node {node} ends at {indptr[node + 1]}, before its start {indptr[node]}")
+
+
+def check_range(path: Path, what: str, ids: IdArray, lowest: int, end: int) -> None:
+    """Refuse numbers outside [lowest, end).
+
+    Raises
+    ------
+    StorageError
+        Names the first one.
+    """
+    if (place := _first_outside(ids, lowest, end)) >= 0:
+        raise _damaged(path, f"{what} hold {ids[place]} at position {place}, outside [{lowest}, {end})")
+
+
+def _damaged(path: Path, problem: str) -> StorageError:
+    return StorageError(f"{path} is damaged or crafted: {problem}; delete it and run again")
+
+
+@_jit
+def _first_descent(indptr: npt.NDArray[np.int64]) -> int:
+    for v in range(len(indptr) - 1):
+        if indptr[v + 1] < indptr[v]:
+            return v
+    return -1
+
+
+@_jit
+def _first_outside(ids: IdArray, lowest: int, end: int) -> int:
+    for i in range(len(ids)):
+        if ids[i] < lowest or ids[i] >= end:
+            return i
+    return -1
