@@ -9,7 +9,7 @@ import pytest
 from conf.load import ConfigError, load_config, preset_names
 from conf.schema import PipelineConfig
 
-REQUIRED_PRESETS = {"demo", "cora", "citeseer", "pubmed", "musae_facebook", "edge_list"}
+REQUIRED_PRESETS = {"demo", "cora", "citeseer", "pubmed", "musae_facebook", "edge_list", "ogb", "igb"}
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -79,6 +79,13 @@ def test_override_values_are_yaml() -> None:
         ("demo", ["a..b=3"], "expected a.b=value"),
         ("demo", ["name=["], "not valid YAML"),
         ("demo", ["a=1", "b=1", "c=1", "d=1"], "and 1 more"),
+        ("ogb", ["data.path="], "format 'ogb' needs data.path"),
+        ("ogb", ["data.label_set=2K"], "data.label_set has no effect for format 'ogb'"),
+        ("cora", ["data.edge_weights=drop"], "data.edge_weights has no effect for format 'planetoid'"),
+        ("igb", ["data.url=file:///etc/passwd"], "data.url: String should match pattern"),
+        ("igb", [f"data.checksum=md5:{'0' * 32}"], "data.checksum has no effect without data.url"),
+        ("ogb", ["data.format=triples", "data.symmetrize=true"], "data.symmetrize would lose the relations of triples"),
+        ("edge_list", ["data.format=npz", "data.split=provided"], "format 'npz' brings no split of its own"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_to_do(name: str, overrides: list[str], expected: str) -> None:
