@@ -10,6 +10,12 @@ import numpy.typing as npt
 IdArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
+class SampleTooLargeError(ValueError):
+    """A hop has more sources than an int32 counts: the configuration asks for too much at once (exit code 2)."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Mfg:
     """Message-flow graph of one hop: a bipartite graph from sources to destinations.

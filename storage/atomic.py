@@ -132,7 +132,7 @@ def publishing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield partial
-        _fsync(partial, os.O_RDONLY)
+        sync_file(partial)
         partial.replace(path)
         sync_directory(path.parent)
     except OSError as error:
@@ -207,6 +207,11 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     sync_directory(path.parent)
 
 
+def sync_file(path: Path) -> None:
+    """Make a file's bytes durable."""
+    _fsync(path, os.O_RDONLY)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -215,7 +220,7 @@ def sync_directory(path: Path) -> None:
 def _sync_tree(root: Path) -> None:
     for folder, _, files in os.walk(root, topdown=False):
         for name in files:
-            _fsync(Path(folder, name), os.O_RDONLY)
+            sync_file(Path(folder, name))
         sync_directory(Path(folder))
 
 

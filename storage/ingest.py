@@ -91,7 +91,7 @@ class IngestReport:
 
 
 def ingest(
-    source: GraphSource, options: IngestOptions, path: Path, *, on_num_nodes: Callable[[int], None] | None = None
+    source: GraphSource, options: IngestOptions, path: Path, *, on_numbered: Callable[[GraphSource], None] | None = None
 ) -> IngestReport:
     """Check a graph and write it as a store.
 
@@ -104,8 +104,9 @@ def ingest(
     options : IngestOptions
     path : Path
         Store file to write.
-    on_num_nodes : callable, optional
-        Told N as soon as it is known, before arrays of that size are made; what it raises ends the ingest.
+    on_numbered : callable, optional
+        Given the source once its nodes are numbered, before anything else of their number is made; what it raises
+        ends the ingest.
 
     Returns
     -------
@@ -120,8 +121,8 @@ def ingest(
     """
     source, num_nodes = _number(source)
     _check_relations(source, options)
-    if on_num_nodes is not None:
-        on_num_nodes(num_nodes)
+    if on_numbered is not None:
+        on_numbered(source)
     facts = _check_features(source, num_nodes, options)
     labels_N = _check_labels(source, num_nodes)
     splits = _make_splits(source, labels_N, num_nodes, options)
@@ -231,10 +232,13 @@ def _checked_split(source: GraphSource, split: str, num_nodes: int) -> npt.NDArr
 
 
 def _refuse_outside(ids: IdArray, subject: str, num_nodes: int) -> None:
-    """Name the first id that no node has."""
-    outside = ids[(ids < 0) | (ids >= num_nodes)]
+    """Name the first id that no node has, and where it stands."""
+    outside = np.argwhere((ids < 0) | (ids >= num_nodes))
     if len(outside):
-        raise InputError(f"{subject} node {outside[0]}, but ids end at {num_nodes - 1}")
+        place = tuple(outside[0])
+        raise InputError(
+            f"{subject} node {ids[place]}, but ids end at {num_nodes - 1}: correct entry {place[0]} (counted from 0)"
+        )
 
 
 def _random_splits(labelled: npt.NDArray[np.int64], options: IngestOptions) -> dict[str, npt.NDArray[np.int64]]:

@@ -47,11 +47,11 @@ def ingest_graph(run: RunContext) -> Manifest:
         return opened
 
     def build(directory: Path) -> Mapping[str, Any]:
-        def check_size(num_nodes: int) -> None:
+        def check_size(numbered: GraphSource) -> None:
             if source().num_nodes is None:  # else it was checked before the stage started
-                run.artifacts.budgets.check(INGEST, ingest_estimate(source(), options, num_nodes), directory)
+                run.artifacts.budgets.check(INGEST, ingest_estimate(numbered, options), directory)
 
-        report = ingest(source(), options, directory / STORE_FILE, on_num_nodes=check_size).as_dict()
+        report = ingest(source(), options, directory / STORE_FILE, on_numbered=check_size).as_dict()
         found = (f"{value:,} {name.removeprefix('num_').replace('_', ' ')}" for name, value in report.items() if value)
         _logger.info("%s: %s", INGEST, ", ".join(found))
         return report

@@ -133,10 +133,10 @@ def ingested(
     with tempfile.TemporaryDirectory(prefix=".garden-predict-", dir=folder) as directory:
         path = Path(directory) / STORE_FILE
 
-        def check_size(num_nodes: int) -> None:
-            budgets.check("ingest", ingest_estimate(source, options, num_nodes), folder)
+        def check_size(numbered: GraphSource) -> None:
+            budgets.check("ingest", ingest_estimate(numbered, options), folder)
 
-        ingest(source, options, path, on_num_nodes=check_size)
+        ingest(source, options, path, on_numbered=check_size)
         yield path
 
 

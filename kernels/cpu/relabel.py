@@ -10,7 +10,7 @@ from numba import njit
 
 from kernels.cpu.intrinsics import prefetch
 from kernels.cpu.stamps import StampTable
-from kernels.mfg import IdArray
+from kernels.mfg import IdArray, SampleTooLargeError
 
 I64Array = npt.NDArray[np.int64]
 
@@ -26,12 +26,14 @@ def relabel(
 
     Raises
     ------
-    ValueError
+    SampleTooLargeError
         If a batch may have more sources than an int32 counts.
     """
     most = np.minimum(np.diff(uniq_ptr) + np.diff(edge_ptr), len(stamps.entries))
     if most.max(initial=0) > _MAX_LOCAL:
-        raise ValueError(f"a hop of {most.max()} sources does not fit int32: use smaller batches or fanouts")
+        raise SampleTooLargeError(
+            f"a hop of up to {most.max()} sources does not fit int32: use a smaller batch_size or fanouts"
+        )
     # One more than there can be sources: the loop stores each neighbor before it knows whether it is new.
     src, src_ptr = np.empty(most.sum() + 1, uniq.dtype), np.zeros_like(uniq_ptr)
     local: Any = neighbors if neighbors.dtype == np.int32 else np.empty(len(neighbors), np.int32)

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from storage.atomic import sync_directory, sync_file
 from storage.blocks.extent import num_blocks
 from storage.errors import MachineError
 
@@ -80,9 +81,9 @@ class BlockWriter:
         try:
             self._hdf5.close()
             if error is None:
-                _sync(self._partial)
+                sync_file(self._partial)
                 self._partial.replace(self._path)
-                _sync(self._path.parent)
+                sync_directory(self._path.parent)
         except (OSError, RuntimeError) as close_error:
             error = error or close_error
         finally:
@@ -160,15 +161,6 @@ class _BlockChecksum:
             yield block, piece
             start += len(piece)
             self._position += len(piece)
-
-
-def _sync(path: Path) -> None:
-    """Make a file or directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _explained(error: BaseException, path: Path) -> BaseException:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import reference
+from kernels.cpu import relabel as relabel_module
 from kernels.cpu.relabel import relabel
 from kernels.cpu.stamps import StampTable
+from kernels.mfg import SampleTooLargeError
 
 NODES = st.lists(st.integers(0, 20), max_size=15)
 BATCHES = st.lists(st.tuples(NODES.map(lambda nodes: list(dict.fromkeys(nodes))), NODES), max_size=4)
@@ -43,3 +46,14 @@ def test_every_node_may_be_a_source() -> None:
     assert np.array_equal(src, everything)
     assert src_ptr.tolist() == [0, 50]
     assert np.array_equal(local, np.tile(everything, 3))
+
+
+def test_more_sources_than_int32_counts_is_an_error_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relabel_module, "_MAX_LOCAL", 39)
+    nodes, none = np.arange(40), np.zeros(2, np.int64)
+    relabel(nodes[:0], none, nodes[:39], np.array([0, 39]), stamps=StampTable(50))
+    with pytest.raises(
+        SampleTooLargeError, match=r"up to 40 sources .*: use a smaller batch_size or fanouts"
+    ) as caught:
+        relabel(nodes[:0], none, nodes, np.array([0, 40]), stamps=StampTable(50))
+    assert caught.value.exit_code == 2

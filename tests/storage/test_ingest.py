@@ -101,7 +101,10 @@ def test_extreme_fractions(tmp_path: Path, fractions: tuple[float, float]) -> No
         ({"edges": EdgeArrays(np.array([0, 6]), np.array([1, 0]))}, r"row 1: edge \(6, 0\) names a node outside"),
         ({"edges": EdgeArrays(np.array([0]), np.array([-1]))}, r"row 0: edge \(0, -1\) names a node outside"),
         ({"splits": None}, "brings no split of its own: set split=random"),
-        ({"splits": {"train": np.array([6]), "valid": [], "test": []}}, "train split names node 6, but ids end at 5"),
+        (
+            {"splits": {"train": np.array([6]), "valid": [], "test": []}},
+            "names node 6, but ids end at 5: correct entry 0",
+        ),
         ({"features": FeatureTable.from_array(np.full((6, 1), np.nan))}, "row 0, column 0 is nan"),
     ],
 )

@@ -167,7 +167,7 @@ def test_links_are_held_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("links", "problem"),
     [
-        ({"edge": np.array([[0, 4]])}, "the valid links name node 4, but ids end at 3"),
+        ({"edge": np.array([[0, 4]])}, "the valid links name node 4, but ids end at 3: correct entry 0"),
         ({"edge": np.array([[0, 1]]), "edge_neg": np.array([[-1, 1]])}, "the valid links name node -1"),
         ({"edge": np.array([0, 4])}, r"valid, edge holds no \(links, 2\) integers"),
         ({"edge": np.zeros((1, 2), int), "weight": np.ones(1)}, "gives edges weight, which no model here uses"),
