@@ -177,8 +177,12 @@ class GraphStore:
         return self._read(RELATION)
 
     def read_links(self, split: Split) -> Links:
-        """Edges held out for link prediction; none where the data set has no such split."""
-        return read_links(split, self.has, self._read)
+        """Edges held out for link prediction, checked to join nodes; none where the data set has no such split."""
+        links = read_links(split, self.has, self._read)
+        for pairs in (links.edges, links.negatives):
+            if pairs is not None:
+                check_range(self.path, f"{split} links", pairs.reshape(-1), 0, self.info.num_nodes)
+        return links
 
     def read_graph_ids(self) -> npt.NDArray[np.int32]:
         """(N,) graph that each node belongs to: 0 where the store holds one graph."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import h5py
 import numpy as np
@@ -64,6 +65,38 @@ def read_arrays(
         raise
     except (KeyError, OSError, RuntimeError, AttributeError) as error:
         raise StorageError(f"{path}: not a readable {kind} ({error}); delete it and build it again") from error
+
+
+class ArrayRecord:
+    """Base of a frozen dataclass whose fields are arrays and numbers, and which is kept in one such file."""
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+    VERSION: ClassVar[int]
+
+    @classmethod
+    def _field_names(cls) -> tuple[list[str], list[str]]:
+        """Names of the arrays and of the numbers."""
+        scalars = [field.name for field in fields(cls) if field.type in ("int", "float")]  # type: ignore[arg-type]
+        return [field.name for field in fields(cls) if field.name not in scalars], scalars  # type: ignore[arg-type]
+
+    def save(self, path: Path) -> None:
+        """Write all fields to a new HDF5 file."""
+        arrays, scalars = ({name: getattr(self, name) for name in names} for names in self._field_names())
+        write_arrays(path, kind=self.KIND, version=self.VERSION, arrays=arrays, scalars=scalars)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        StorageError
+            If the file is damaged, of another kind or of another format version.
+        """
+        arrays, scalars = cls._field_names()
+        found = read_arrays(path, kind=cls.KIND, version=cls.VERSION, arrays=arrays, scalars=scalars)
+        return cls(**found[0], **found[1])
 
 
 def _check_header(file: h5py.File, path: Path, kind: str, version: int) -> None:

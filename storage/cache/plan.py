@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from kernels.rank_map import RankMap
-from storage.cache.files import read_arrays, write_arrays
+from storage.cache.files import ArrayRecord
 from storage.cache.knapsack import Int64Array, density_order, fill
 from storage.cache.profile import AccessProfile, Counting
 from storage.errors import InputError
@@ -28,12 +28,13 @@ LINE_BYTES = 64
 CURVE_FRACTION = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of all feature rows at which the curves give the hit rate."""
 
-_KIND, _VERSION = "cache plan", 1
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CachePlan:
+class CachePlan(ArrayRecord):
     """What the device tier holds, byte for byte, and what that is expected to serve."""
+
+    KIND: ClassVar[str] = "cache plan"
+    VERSION: ClassVar[int] = 1
 
     feature_ids: Int64Array
     """(C_f,) nodes whose feature rows are cached, ascending."""
@@ -66,27 +67,6 @@ class CachePlan:
     def total_bytes(self) -> int:
         """Bytes on the device, maps included; never above `device_budget`."""
         return self.feature_bytes + self.adjacency_bytes + self.map_bytes
-
-    def save(self, path: Path) -> None:
-        """Write the plan to a new HDF5 file."""
-        arrays, scalars = ({name: getattr(self, name) for name in names} for names in (_ARRAYS, _SCALARS))
-        write_arrays(path, kind=_KIND, version=_VERSION, arrays=arrays, scalars=scalars)
-
-    @classmethod
-    def load(cls, path: Path) -> CachePlan:
-        """Read a plan that `save` wrote.
-
-        Raises
-        ------
-        StorageError
-            If the file is damaged, of another kind or of another format version.
-        """
-        arrays, scalars = read_arrays(path, kind=_KIND, version=_VERSION, arrays=_ARRAYS, scalars=_SCALARS)
-        return cls(**arrays, **scalars)  # type: ignore[arg-type]
-
-
-_SCALARS = tuple(field.name for field in fields(CachePlan) if field.type in ("int", "float"))
-_ARRAYS = tuple(field.name for field in fields(CachePlan) if field.name not in _SCALARS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from threading import Lock
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +17,19 @@ from kernels.mfg import IdArray, Sample
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
-from storage.cache.files import read_arrays, write_arrays
+from storage.cache.files import ArrayRecord
 
 CountArray = npt.NDArray[np.int64]
 Counting = Literal["input", "full_link"]
 Progress = Callable[[int, int], None]
 
-_KIND, _VERSION = "access profile", 1
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AccessProfile:
+class AccessProfile(ArrayRecord):
     """Access counts a node: some epochs choose what is cached, further ones (held out) judge the choice."""
+
+    KIND: ClassVar[str] = "access profile"
+    VERSION: ClassVar[int] = 1
 
     feature_count_N: CountArray
     """(N,) batches that needed the node's features."""
@@ -59,27 +59,6 @@ class AccessProfile:
         if counting not in ("input", "full_link"):
             raise ValueError(f"counting must be 'input' or 'full_link' (got {counting!r})")
         return self.feature_count_N if counting == "input" else self.full_link_count_N
-
-    def save(self, path: Path) -> None:
-        """Write the profile to a new HDF5 file."""
-        arrays, scalars = ({name: getattr(self, name) for name in names} for names in (_ARRAYS, _SCALARS))
-        write_arrays(path, kind=_KIND, version=_VERSION, arrays=arrays, scalars=scalars)
-
-    @classmethod
-    def load(cls, path: Path) -> AccessProfile:
-        """Read a profile that `save` wrote.
-
-        Raises
-        ------
-        StorageError
-            If the file is damaged, of another kind or of another format version.
-        """
-        arrays, scalars = read_arrays(path, kind=_KIND, version=_VERSION, arrays=_ARRAYS, scalars=_SCALARS)
-        return cls(**arrays, **scalars)  # type: ignore[arg-type]
-
-
-_ARRAYS = tuple(field.name for field in fields(AccessProfile) if field.name.endswith("_N"))
-_SCALARS = tuple(field.name for field in fields(AccessProfile) if not field.name.endswith("_N"))
 
 
 def profile_accesses(

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from storage.blocks.layout import lay_out
 from storage.content_checks import check_adjacency
 from storage.errors import StorageError
+from storage.extras import Extras
+from storage.formats.base import Links
 from storage.graph_store import GraphStore
 from tests.storage.stores import BLOCK_BYTES, write_small_store
 
@@ -82,6 +84,18 @@ def test_a_split_of_what_are_no_nodes_is_refused(tmp_path: Path, value: int) -> 
         assert len(store.read_split("train")) == 0
         with pytest.raises(StorageError, match=rf"valid nodes hold {value} at position 0, outside \[0, 3000\)"):
             store.read_split("valid")
+
+
+@pytest.mark.parametrize("part", ["edges", "negatives"])
+def test_links_between_what_are_no_nodes_are_refused(tmp_path: Path, part: str) -> None:
+    parts = {"edges": np.zeros((4, 2), np.int64), "negatives": np.zeros((4, 2), np.int64)}
+    parts[part][1, 0] = -1
+    write_small_store(tmp_path / "g.h5", extras=Extras(links={"test": Links(**parts)}))
+    with (
+        GraphStore.open(tmp_path / "g.h5") as store,
+        pytest.raises(StorageError, match=r"test links hold -1 at position 2, outside \[0, 3000\)"),
+    ):
+        store.read_links("test")
 
 
 def accepted(indptr: list[int], indices: list[int], dtype: Any) -> bool:
