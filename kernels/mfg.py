@@ -30,6 +30,8 @@ class Mfg:
     """(num_edges,) local source positions, in draw order within a row."""
     num_src: int
     """Number of sources, destinations included."""
+    edge_ids: npt.NDArray[np.int64] | None = None
+    """(num_edges,) position of each edge in the `indices` of the whole graph, where the sampler was asked for them."""
 
     @property
     def num_dst(self) -> int:
@@ -44,7 +46,8 @@ class Mfg:
     @property
     def nbytes(self) -> int:
         """Bytes held by the arrays."""
-        return self.indptr.nbytes + self.indices.nbytes
+        edge_id_bytes = 0 if self.edge_ids is None else self.edge_ids.nbytes
+        return self.indptr.nbytes + self.indices.nbytes + edge_id_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,8 @@ def sample_neighbors(
     *,
     stream_keys: npt.NDArray[np.uint64],
     replace: bool = False,
-) -> tuple[I64Array, IdArray, TierReads]:
+    edge_ids: bool = False,
+) -> tuple[I64Array, IdArray, I64Array, TierReads]:
     """Sampled neighbors of every node, walking the classified order.
 
     Parameters
@@ -157,17 +158,21 @@ def sample_neighbors(
     degree_U = np.diff(topology.indptr)[uniq]
     classified, permutation, bound = classify_by_degree(uniq, uniq_ptr, degree_U, fanout, replace=replace)
     rows: list[IdArray] = [topology.indices[:0]] * len(uniq)
+    ids: list[I64Array] = [np.empty(0, np.int64)] * len(uniq)
     reads = TierReads()
     for c in range(len(classified)):
         batch = np.searchsorted(uniq_ptr, c, side="right") - 1
         row, from_cache = neighbor_list(topology, int(classified[c]))
+        positions = np.arange(len(row))
         if c >= bound[batch]:
             row_key = child(stream_keys[batch, None], classified[c, None].astype(np.uint64))[0]
-            row = row[draw_positions(row_key, len(row), fanout, replace=replace)]
-        rows[permutation[c]] = row
+            positions = draw_positions(row_key, len(row), fanout, replace=replace)
+        row = row[positions]
+        rows[permutation[c]], ids[permutation[c]] = row, topology.indptr[classified[c]] + positions
         reads.add(TierReads(1, 0, row.nbytes, 0) if from_cache else TierReads(0, 1, 0, row.nbytes))
     row_ptr = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return row_ptr, np.concatenate([topology.indices[:0], *rows]), reads
+    numbers = np.concatenate([np.empty(0, np.int64), *(ids if edge_ids else [])])
+    return row_ptr, np.concatenate([topology.indices[:0], *rows]), numbers, reads
 
 
 def relabel(

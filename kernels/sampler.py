@@ -33,8 +33,9 @@ class SamplingOps(Protocol):
         *,
         stream_keys: npt.NDArray[np.uint64],
         replace: bool = False,
-    ) -> tuple[I64Array, IdArray, TierReads]:
-        """Sampled neighbors of each node."""
+        edge_ids: bool = False,
+    ) -> tuple[I64Array, IdArray, I64Array, TierReads]:
+        """Sampled neighbors of each node, and their positions in the graph where asked for."""
 
     def relabel(
         self, uniq: IdArray, uniq_ptr: I64Array, neighbors: IdArray, edge_ptr: I64Array
@@ -57,6 +58,8 @@ class NeighborSampler:
         Stream that the draws belong to.
     replace : bool
         Draw with replacement: then every node with any neighbor gets exactly its fanout.
+    edge_ids : bool
+        Fill `Mfg.edge_ids`: the position of each sampled edge in the topology's `indices`.
 
     Raises
     ------
@@ -69,7 +72,14 @@ class NeighborSampler:
     """
 
     def __init__(
-        self, topology: Topology, fanouts: Sequence[int], *, seed: int, purpose: Purpose, replace: bool = False
+        self,
+        topology: Topology,
+        fanouts: Sequence[int],
+        *,
+        seed: int,
+        purpose: Purpose,
+        replace: bool = False,
+        edge_ids: bool = False,
     ) -> None:
         check_fanouts(fanouts)
         self.topology = topology
@@ -77,6 +87,7 @@ class NeighborSampler:
         self.seed = seed
         self.purpose = purpose
         self.replace = replace
+        self.edge_ids = edge_ids
         self._scratch = threading.local()
 
     def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int) -> SuperBatch:
@@ -112,11 +123,11 @@ class NeighborSampler:
         uniq_ptr, hops, reads = seed_ptr, [], TierReads()
         for hop, fanout in enumerate(reversed(self.fanouts)):
             keys = self._stream_keys(epoch, first_batch, len(batches), hop)
-            row_ptr, neighbors, hop_reads = ops.sample_neighbors(
-                self.topology, uniq, uniq_ptr, fanout, stream_keys=keys, replace=self.replace
+            row_ptr, neighbors, ids, hop_reads = ops.sample_neighbors(
+                self.topology, uniq, uniq_ptr, fanout, stream_keys=keys, replace=self.replace, edge_ids=self.edge_ids
             )
             src, src_ptr, local = ops.relabel(uniq, uniq_ptr, neighbors, row_ptr[uniq_ptr])
-            hops.append(_split_hop(row_ptr, uniq_ptr, local, src_ptr))
+            hops.append(_split_hop(row_ptr, uniq_ptr, local, src_ptr, ids if self.edge_ids else None))
             uniq, uniq_ptr = src, src_ptr
             reads.add(hop_reads)
         samples = (
@@ -162,7 +173,7 @@ def check_fanouts(fanouts: Sequence[int]) -> None:
 
 
 def _split_hop(
-    row_ptr: I64Array, uniq_ptr: I64Array, local: npt.NDArray[np.int32], src_ptr: I64Array
+    row_ptr: I64Array, uniq_ptr: I64Array, local: npt.NDArray[np.int32], src_ptr: I64Array, ids: I64Array | None
 ) -> tuple[Mfg, ...]:
     """One hop of K batches as K structures, each counted from its own zero."""
     edge_ptr = row_ptr[uniq_ptr]
@@ -171,6 +182,7 @@ def _split_hop(
             row_ptr[uniq_ptr[i] : uniq_ptr[i + 1] + 1] - edge_ptr[i],
             local[edge_ptr[i] : edge_ptr[i + 1]],
             int(src_ptr[i + 1] - src_ptr[i]),
+            None if ids is None else ids[edge_ptr[i] : edge_ptr[i + 1]],
         )
         for i in range(len(uniq_ptr) - 1)
     )

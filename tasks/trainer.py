@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
+from kernels.cpu.heap import kept_memory
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel, build_model
@@ -82,6 +83,7 @@ def train(
     data = TrainData(topology, features, labels_N, splits.labelled(labels_N), degrees, num_classes, data_digest)
     with ExitStack() as stack:
         stack.enter_context(_compute_threads(options.compute_threads))
+        stack.enter_context(kept_memory())
         training = _Training(data, options, stack)
         resumed_epochs = training.resume()
         while not training.is_finished:

@@ -34,11 +34,14 @@ class CpuOps:
         *,
         stream_keys: npt.NDArray[np.uint64],
         replace: bool = False,
-    ) -> tuple[I64Array, IdArray, TierReads]:
+        edge_ids: bool = False,
+    ) -> tuple[I64Array, IdArray, I64Array, TierReads]:
         """As `kernels.reference.sample_neighbors`."""
+        scratch = self._shuffle
         return sample.sample_neighbors(
-            topology, uniq, uniq_ptr, fanout, stream_keys=stream_keys, shuffle=self._shuffle, replace=replace
-        )
+            topology, uniq, uniq_ptr, fanout,
+            stream_keys=stream_keys, shuffle=scratch, replace=replace, edge_ids=edge_ids,
+        )  # fmt: skip
 
     def relabel(
         self, uniq: IdArray, uniq_ptr: I64Array, neighbors: IdArray, edge_ptr: I64Array

@@ -33,19 +33,23 @@ def sample_neighbors(
     stream_keys: U64Array,
     shuffle: Shuffle,
     replace: bool = False,
-) -> tuple[I64Array, IdArray, TierReads]:
+    edge_ids: bool = False,
+) -> tuple[I64Array, IdArray, I64Array, TierReads]:
     """As `kernels.reference.sample_neighbors`, with a scratch `shuffle` that is left as it was."""
     address_U, degree_U, row_ptr, reads = _plan(topology, uniq, fanout, replace)
     classified, permutation, bound = classify_by_degree(uniq, uniq_ptr, degree_U, fanout, replace=replace)
     neighbors = np.empty(row_ptr[-1], topology.indices.dtype)
+    ids = np.empty(len(neighbors) if edge_ids else 0, np.int64)
     size, target = neighbors.itemsize, np.uint64(neighbors.ctypes.data)
     _fill_full(uniq_ptr, bound, permutation, address_U, row_ptr, size, target)
+    if edge_ids:
+        _number_full(uniq_ptr, bound, uniq, permutation, topology.indptr, row_ptr, ids)
     if np.any(bound < uniq_ptr[1:]):
         _fill_drawn(
             uniq_ptr, bound, classified, permutation, address_U, degree_U, row_ptr,
-            stream_keys, fanout, replace, shuffle, neighbors,
+            stream_keys, fanout, replace, shuffle, topology.indptr, neighbors, ids,
         )  # fmt: skip
-    return row_ptr, neighbors, reads
+    return row_ptr, neighbors, ids, reads
 
 
 def _plan(
@@ -126,6 +130,26 @@ def _fill_full(
 
 
 @njit(nogil=True, cache=True)
+def _number_full(
+    uniq_ptr: I64Array,
+    bound: I64Array,
+    uniq: IdArray,
+    permutation: I64Array,
+    indptr: I64Array,
+    row_ptr: I64Array,
+    ids: I64Array,
+) -> None:
+    """Positions of whole lists in the graph's `indices`, whichever tier they were copied from."""
+    for batch in range(len(bound)):
+        for c in range(uniq_ptr[batch], bound[batch]):
+            prefetch(indptr, uniq[permutation[min(c + _ROWS_AHEAD, bound[batch] - 1)]])
+            t = permutation[c]
+            begin = indptr[uniq[t]] - row_ptr[t]
+            for e in range(row_ptr[t], row_ptr[t + 1]):
+                ids[e] = begin + e
+
+
+@njit(nogil=True, cache=True)
 def _fill_drawn(
     uniq_ptr: I64Array,
     bound: I64Array,
@@ -138,9 +162,11 @@ def _fill_drawn(
     fanout: int,
     replace: bool,
     shuffle: Shuffle,
+    indptr: I64Array,
     neighbors: IdArray,
+    ids: I64Array,
 ) -> None:
-    """Draw a chunk of rows, ask for their neighbors' cache lines, then read them."""
+    """Draw a chunk of rows, ask for their neighbors' cache lines, then read them; number their edges if asked to."""
     rows = max(1, _EDGES_AHEAD // fanout)
     draws, positions = np.empty(rows * fanout, np.int64), np.empty(rows * fanout, np.int64)
     degrees = np.empty(rows, np.int64)
@@ -157,6 +183,11 @@ def _fill_drawn(
             else:
                 shuffle_rows(degrees[: len(chunk)], fanout, shuffle, draws, positions)
             _read_drawn(chunk, fanout, positions, address_U, row_ptr, neighbors)
+            if len(ids):
+                for row in range(len(chunk)):
+                    at, begin = row_ptr[chunk[row]], indptr[nodes[row]]
+                    for i in range(fanout):
+                        ids[at + i] = begin + positions[row * fanout + i]
 
 
 @njit(nogil=True, cache=True)

@@ -150,8 +150,8 @@ class GnnModel(nn.Module):
         return in_memory(h)
 
     def activate(self, index: int, h: Tensor) -> Tensor:
-        """What follows layer `index`: ReLU, but nothing after the last."""
-        return h if index == len(self.layers) - 1 else torch.relu(h)
+        """What follows layer `index`: ReLU in place, but nothing after the last."""
+        return h if index == len(self.layers) - 1 else torch.relu_(h)
 
     def _mfgs(self, hops: Sequence[Mfg], num_rows: int) -> list[Mfg]:
         if self.spec.needs_graph:

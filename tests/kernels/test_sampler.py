@@ -64,6 +64,31 @@ def test_fast_equals_reference_equals_one_batch_alone(
     _check_against_references(data, topology, fanouts, replace, seed)
 
 
+@settings(deadline=None)
+@given(st.data(), topologies(), FANOUTS, st.booleans(), st.integers(0, 2**64 - 1))
+def test_edge_ids_name_the_sampled_edges(
+    data: st.DataObject, topology: Topology, fanouts: list[int], replace: bool, seed: int
+) -> None:
+    batches = data.draw(seed_batches(topology.num_nodes))
+    plain, numbered = (
+        NeighborSampler(topology, fanouts, seed=seed, purpose=Purpose.TRAIN, replace=replace, edge_ids=asked)
+        for asked in (False, True)
+    )
+    sampled = numbered.sample(batches, epoch=2, first_batch=5)
+    _same(sampled, plain.sample(batches, epoch=2, first_batch=5))
+    slow = numbered.sample_reference(batches, epoch=2, first_batch=5)
+    for sample, expected in zip(sampled.samples, slow.samples, strict=True):
+        for hop, slow_hop in zip(sample.hops, expected.hops, strict=True):
+            assert hop.edge_ids is not None
+            assert slow_hop.edge_ids is not None
+            _same_array(hop.edge_ids, slow_hop.edge_ids)
+            assert np.array_equal(topology.indices[hop.edge_ids], sample.input_nodes[hop.indices])
+            dst = np.repeat(sample.input_nodes[: hop.num_dst], np.diff(hop.indptr))
+            assert (hop.edge_ids >= topology.indptr[dst]).all()
+            assert (hop.edge_ids < topology.indptr[dst + 1]).all()
+            assert replace or len(np.unique(hop.edge_ids)) == hop.num_edges
+
+
 @pytest.mark.full
 @settings(deadline=None, max_examples=4000, suppress_health_check=list(HealthCheck))
 @given(st.data(), topologies(max_edges=400), FANOUTS, st.booleans(), st.integers(0, 2**64 - 1))
