@@ -11,6 +11,8 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from storage.errors import MachineError
 
 _PARTIAL_SUFFIX = ".partial"
 _ASIDE_SUFFIX = f".old{_PARTIAL_SUFFIX}"
+_SCRATCH_GRACE_S = 60.0
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -140,6 +143,38 @@ def publishing(path: Path) -> Iterator[Path]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Make a directory that is gone when the block ends; those that the dead left there under `prefix` go too."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for leftover in parent.glob(f"{prefix}*"):
+        # A live process makes its directory and locks it in an instant, not in one step.
+        if leftover.is_dir() and time.time() - leftover.stat().st_mtime > _SCRATCH_GRACE_S:
+            with _locked_directory(leftover) as held:
+                if held:
+                    _remove(leftover)
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        with _locked_directory(directory):
+            yield directory
+    finally:
+        _remove(directory)
+
+
+@contextlib.contextmanager
+def _locked_directory(directory: Path) -> Iterator[bool]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
 
 
 def remove_leftovers(parent: Path, *, dry_run: bool = False) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel
 from kernels.topology import Topology
-from storage.atomic import in_use
+from storage.atomic import in_use, scratch_directory
 from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError
 from storage.formats.base import GraphSource
@@ -130,8 +129,8 @@ def ingested(
     folder = out.absolute().parent
     folder.mkdir(parents=True, exist_ok=True)
     budgets.check("ingest", ingest_estimate(source, options), folder)
-    with tempfile.TemporaryDirectory(prefix=".garden-predict-", dir=folder) as directory:
-        path = Path(directory) / STORE_FILE
+    with scratch_directory(folder, ".garden-predict-") as directory:
+        path = directory / STORE_FILE
 
         def check_size(numbered: GraphSource) -> None:
             budgets.check("ingest", ingest_estimate(numbered, options), folder)

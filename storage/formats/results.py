@@ -33,7 +33,10 @@ def write_parquet(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         for name, values in columns.items()
     ]
     with _publishing(path) as partial:
-        pl.DataFrame(series).write_parquet(partial)
+        try:
+            pl.DataFrame(series).write_parquet(partial)
+        except pl.exceptions.PolarsError as error:  # which wraps the system's error and keeps only its text
+            raise OSError(str(error)) from error
 
 
 def write_npy(path: Path, rows_ND: npt.NDArray[Any]) -> None:
@@ -45,7 +48,9 @@ def write_npy(path: Path, rows_ND: npt.NDArray[Any]) -> None:
         The disk is full, or the directory cannot be written to.
     """
     with _publishing(path) as partial, partial.open("wb") as file:
-        np.save(file, rows_ND)
+        rows_ND = np.ascontiguousarray(rows_ND)
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(rows_ND))
+        file.write(rows_ND.data)  # NumPy's own writer does not say that the disk is full
 
 
 @contextlib.contextmanager

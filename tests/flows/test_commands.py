@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from typer.testing import CliRunner, Result
 
 from conf.load import load_config, validate_config
 from flows.cli import app
+from flows.reference import render
 from storage.graph_store import write_store
 from tasks import doctor
+from tests.flows.conftest import ROOT
 from tests.graphs import csc_from_edges
 
 COMMANDS = ("run", "up", "inspect", "verify", "predict", "embed", "gc", "doctor", "config")
@@ -67,6 +70,11 @@ def test_every_command_teaches_by_example(command: str) -> None:
     text = " ".join(done.stdout.split())
     assert "Examples" in text
     assert text.count(f"garden {command}") >= 2
+
+
+def test_the_reference_is_made_from_the_help() -> None:
+    page = ROOT / "docs" / "command-line.md"
+    assert page.read_text(encoding="utf-8") == render(), "python -m flows.reference docs/command-line.md"
 
 
 # config
@@ -189,8 +197,6 @@ def test_doctor_ends_with_3_where_nothing_can_run(monkeypatch: pytest.MonkeyPatc
 
 
 def test_doctor_sees_a_port_in_use(tmp_path: Path) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -22,6 +22,7 @@ from tasks.checkpoint import load_model
 from tasks.specs import STAGES
 from tasks.tracking import open_client
 from tests.flows.conftest import ROOT, TINY, Garden, bare_environment
+from tests.tasks.test_tracking import Server
 
 LONGER_TRAINING = ("training.epochs=20",)
 
@@ -174,3 +175,22 @@ def test_a_run_that_is_asked_to_stop_says_how_to_go_on(demo_garden: Garden, firs
     (run,) = client.search_runs([experiment], "params.`training.epochs` = '5000'")
     assert run.info.status == "KILLED"
     shutil.rmtree(checkpoints)
+
+
+@pytest.mark.full  # the outbox is tested with a real server in tests/tasks; here its half-minute of patience counts
+def test_mlflow_away_in_mid_run_never_stops_training(tmp_path: Path, prefect_url: str) -> None:
+    server = Server(tmp_path)
+    server.start()
+    environment = {"PREFECT_API_URL": prefect_url, "MLFLOW_TRACKING_URI": server.uri}
+    garden = Garden(tmp_path / "state", bare_environment() | environment)
+    checkpoints = garden.state / "checkpoints"
+    try:
+        process = start_until(garden, lambda: any(checkpoints.rglob("checkpoint.pt")), *LONGER_TRAINING)
+    finally:
+        server.stop()
+    _, log = process.communicate(timeout=200)
+    assert process.returncode == 0, log
+    (unsent,) = (garden.state / "mlflow" / "unsent").iterdir()
+    assert str(unsent) in log
+    assert '"train/loss"' in unsent.read_text()
+    assert "Traceback" not in log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.atomic import building, lock_file, locked, remove_leftovers, write_text
+from storage.atomic import building, lock_file, locked, remove_leftovers, scratch_directory, write_text
 from storage.errors import MachineError
 
 BUILD_AND_WAIT = """
@@ -199,3 +200,16 @@ def test_the_old_comes_back_when_the_new_cannot_take_its_place(tmp_path: Path, m
         pass
     assert names_in(target) == ["old"]
     assert names_in(tmp_path) == ["digest"]
+
+
+def test_scratch_directories_go_and_those_of_the_dead_go_with_the_next(tmp_path: Path) -> None:
+    dead, young = tmp_path / ".try-dead", tmp_path / ".try-young"
+    for folder in (dead, young):
+        folder.mkdir()
+    os.utime(dead, (0, 0))
+    with scratch_directory(tmp_path, ".try-") as mine:
+        (mine / "file").write_text("x")
+        os.utime(mine, (0, 0))
+        with scratch_directory(tmp_path, ".try-") as other:
+            assert names_in(tmp_path) == sorted([".try-young", mine.name, other.name])
+    assert names_in(tmp_path) == [".try-young"]

@@ -1,0 +1,98 @@
+"""A disk that is full, for real: a small tmpfs. Exit code 3, one line, nothing half-made, the old intact."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from conf.load import load_config
+from storage.errors import MachineError
+from storage.formats.demo import open_demo
+from storage.formats.results import write_npy, write_parquet
+from storage.graph_store import GraphStore
+from storage.ingest import IngestOptions, ingest
+from tasks.artifacts import ArtifactStore, StageSpec
+from tasks.budgets import Budgets, Estimate
+from tests.flows.conftest import TINY, Garden, bare_environment
+
+Disk = Callable[[str], Path]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Mounts a tmpfs of a size; skipped where mounting is refused."""
+    mounted: list[Path] = []
+
+    def mount(size: str) -> Path:
+        folder = tmp_path / f"disk-{size}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            pytest.skip("NOT TESTED: a full disk (there is no mount command)")
+        if done.returncode:
+            pytest.skip(f"NOT TESTED: a full disk (mounting a tmpfs is refused: {done.stderr.strip()})")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def build_store(artifacts: ArtifactStore, nodes: int) -> Path:
+    """Ingest a graph of so many nodes as a stage would, with an estimate that is far too low."""
+
+    def build(directory: Path) -> dict[str, int]:
+        demo = load_config("demo").data.demo.model_copy(update={"nodes": nodes, "edges": 5 * nodes})
+        return ingest(open_demo(**demo.model_dump()), IngestOptions(), directory / "graph.h5").as_dict()
+
+    spec = StageSpec("ingest", {}, {"nodes": nodes}, 1, 1)
+    return artifacts.open_or_build(spec, build, lambda: Estimate(0, 0)).manifest.path("graph.h5")
+
+
+def test_a_stage_that_fills_the_disk_leaves_the_old_and_nothing_else(disk: Disk) -> None:
+    state = disk("2m")
+    artifacts = ArtifactStore(state, Budgets())
+    kept = build_store(artifacts, 500)
+    before = sorted(path for path in state.rglob("*") if ".locks" not in path.parts)
+    with pytest.raises(MachineError, match=r"(no space left for|the disk is full: writing) .*state_dir"):
+        build_store(artifacts, 20_000)
+    assert sorted(path for path in state.rglob("*") if ".locks" not in path.parts) == before
+    with GraphStore.open(kept) as store:
+        store.verify()
+
+
+def test_a_result_that_fills_the_disk_leaves_the_old_one(disk: Disk) -> None:
+    folder = disk("1m")
+    noise = np.random.default_rng(0).random((1 << 18, 2))
+    for path, write in ((folder / "x.npy", write_npy), (folder / "x.parquet", write_column)):
+        write(path, noise[:10])
+        before = path.read_bytes()
+        with pytest.raises(MachineError, match="the disk is full"):
+            write(path, noise)
+        assert path.read_bytes() == before
+    assert sorted(item.name for item in folder.iterdir()) == ["x.npy", "x.parquet"]
+    np.testing.assert_array_equal(np.load(folder / "x.npy"), noise[:10])
+
+
+def write_column(path: Path, rows: npt.NDArray[np.float64]) -> None:
+    write_parquet(path, {"x": rows[:, 0]})
+
+
+def test_a_run_that_will_not_fit_is_exit_code_3_before_it_starts(disk: Disk, prefect_url: str) -> None:
+    garden = Garden(disk("12m"), bare_environment() | {"PREFECT_API_URL": prefect_url})
+    done = garden.run("demo", "--json", overrides=TINY)
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("error: ingest needs ")
+    assert str(garden.state) in line
+    assert "free some" in line
+    artifacts = garden.state / "artifacts"
+    assert not [path for path in artifacts.rglob("*") if path.is_file() and ".locks" not in path.parts]
