@@ -16,6 +16,7 @@ from storage.formats.tables import guard_parquet
 from storage.formats.text_dialect import find_dialect
 
 Facts = dict[str, Any]
+_DELIMITER_NAMES = {"\t": "tab", " ": "blanks"}
 
 
 def summarize_input(path: Path) -> Facts:
@@ -38,7 +39,7 @@ def summarize_input(path: Path) -> Facts:
     if name.endswith(".mtx"):
         source = open_matrix_market(path, edge_weights="drop")
         return {"kind": "Matrix Market matrix", "num_nodes": source.num_nodes, "entries": source.approx_edges}
-    return {"kind": "delimited edges", **_text(path)}
+    return {"kind": "delimited text, read as edges", **_text(path)}
 
 
 def _array(array: ArrayFile) -> Facts:
@@ -56,7 +57,7 @@ def _text(path: Path) -> Facts:
     dialect = find_dialect(path, None, None, None)
     edges = TextEdges(path, dialect)
     facts: Facts = {
-        "delimiter": dialect.delimiter,
+        "delimiter": _DELIMITER_NAMES.get(dialect.delimiter, dialect.delimiter),
         "columns": dialect.num_fields,
         "lines_before_data": dialect.lines_before,
         "ids": "strings" if dialect.names else "integers",
