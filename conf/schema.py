@@ -60,6 +60,13 @@ class DemoConfig(_Section):
     seed: Seed = 0
     """Seed of the generator (training has its own)."""
 
+    @model_validator(mode="after")
+    def _split_is_possible(self) -> DemoConfig:
+        if self.train_fraction + 3 * self.valid_fraction > 1:
+            total = f"{self.train_fraction} + 3 * {self.valid_fraction}"
+            raise ValueError(f"train_fraction + 3 * valid_fraction must be at most 1, with the test set (got {total})")
+        return self
+
 
 class DataConfig(_Section):
     """What to read, and what to do about its quirks."""
@@ -143,6 +150,8 @@ class DataConfig(_Section):
             # Compared with the default, not with what was set: a form sends every field.
             if field not in (*required, *optional) and getattr(self, field) != type(self).model_fields[field].default:
                 raise ValueError(f"data.{field} has no effect for format {self.format!r}: remove it")
+        if self.format != "demo" and self.demo != DemoConfig():
+            raise ValueError(f"data.demo has no effect for format {self.format!r}: remove it")
         if self.checksum is not None and self.url is None:
             raise ValueError("data.checksum has no effect without data.url: remove it")
         return self
@@ -283,7 +292,8 @@ class PipelineConfig(_Section):
     seed: Seed = 0
     """Seed of sampling, initial weights and dropout."""
     state_dir: Path = Path(".garden")
-    """Directory of everything this run writes: artifacts, checkpoints, tracking database."""
+    """Directory of everything this run writes, but for a data set that is fetched (to `data.path`): artifacts,
+    checkpoints, tracking database."""
     host_budget: ByteSize | None = None
     """Most bytes of memory a stage may use above its libraries; empty means what the machine has free."""
     disk_budget: ByteSize | None = None

@@ -75,10 +75,18 @@ def available_memory() -> int:
     available = int(psutil.virtual_memory().available)
     try:
         limit = (_CGROUP / "memory.max").read_text(encoding="ascii").strip()
-        used = int((_CGROUP / "memory.current").read_text(encoding="ascii"))
-    except OSError:
+        if limit == "max":
+            return available
+        used = int((_CGROUP / "memory.current").read_text(encoding="ascii")) - _page_cache_bytes()
+        return min(available, max(0, int(limit) - used))
+    except (OSError, ValueError):
         return available
-    return available if limit == "max" else min(available, max(0, int(limit) - used))
+
+
+def _page_cache_bytes() -> int:
+    """Memory that holds files' pages: it counts as used, and is given back as soon as it is wanted."""
+    fields = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
+    return sum(int(fields[name]) for name in ("inactive_file", "active_file"))
 
 
 def format_bytes(nbytes: float) -> str:

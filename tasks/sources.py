@@ -62,5 +62,4 @@ def ingest_options(config: PipelineConfig) -> IngestOptions:
         train_fraction=data.train_fraction,
         valid_fraction=data.valid_fraction,
         split_seed=data.split_seed,
-        block_bytes=int(config.layout.block_bytes),
     )

@@ -45,7 +45,8 @@ def reorder_spec(config: PipelineConfig, ingest: str) -> StageSpec:
     """Decide the laid-out store by the ingested one; the hotness order also by what is sampled to find it."""
     section = _plain(config.layout, {"keep_ingest"})
     if config.layout.order == "hotness":
-        section |= {"hotness": _sampled(config) | {"counting": config.profile.counting}}
+        # Its counts come from epochs that choose; there are no held-out ones.
+        section |= {"hotness": _sampled(config, {"heldout_epochs"}) | {"counting": config.profile.counting}}
     return _spec(REORDER, {INGEST: ingest}, section)
 
 
@@ -68,7 +69,9 @@ def train_spec(config: PipelineConfig, cache: str) -> StageSpec:
 
 
 def input_files(data: DataConfig) -> dict[str, Path]:
-    """Return the raw files that a configuration reads, by role and file name; none for a generated graph.
+    """Return the raw files that a configuration reads, by role and suffix; none for a generated graph.
+
+    Where the reader finds files in a folder by their names, the names are the roles.
 
     Raises
     ------
@@ -83,7 +86,8 @@ def input_files(data: DataConfig) -> dict[str, Path]:
     if data.format in ("ogb", "igb", "triples"):
         return _of_directory(data)
     named = {"edges": data.edges, "features": data.features, "labels": data.labels}
-    return {f"{role}:{path.name}": path for role, path in named.items() if path is not None}
+    # The suffix counts, the rest of the name does not: readers go by it.
+    return {f"{role}{''.join(path.suffixes[-2:])}": path for role, path in named.items() if path is not None}
 
 
 def _of_directory(data: DataConfig) -> dict[str, Path]:
@@ -99,9 +103,9 @@ def _in_folder(data: DataConfig, names: list[str]) -> dict[str, Path]:
     return {name: data.path / name for name in names}
 
 
-def _sampled(config: PipelineConfig) -> dict[str, Any]:
+def _sampled(config: PipelineConfig, unused: Collection[str] = ()) -> dict[str, Any]:
     """Everything that the sampled streams of the profile depend on."""
-    epochs = _plain(config.profile, {"counting"})
+    epochs = _plain(config.profile, {"counting", *unused})
     return {"seed": config.seed, "sampling": _plain(config.sampling, _NO_EFFECT_ON_SAMPLES), **epochs}
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tasks.bounds import batch_nodes, sampling_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.build_cache import PLAN_FILE
 from tasks.checkpoint import save_model
+from tasks.inference import CHUNKS_AT_WORK, DEFAULT_CHUNK_BYTES, inference_bytes
 from tasks.model_data import MODEL_FOLDER, ModelData
 from tasks.plots import plot_training
 from tasks.progress import Advance, progress
@@ -38,6 +40,7 @@ from tasks.training_types import EpochReport, Splits, TrainOptions, TrainResult
 
 _logger = logging.getLogger(__name__)
 _PICTURE = "training.png"
+_LEAST_CHUNK_BYTES = 16 << 20
 
 
 @task(name=TRAIN, cache_policy=NO_CACHE)
@@ -87,7 +90,7 @@ def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
             store.read_labels(),
             Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test")),
             NodeDegrees(np.diff(indptr), store.read_out_degree()),
-            train_options(run.config, checkpoint),
+            replace(train_options(run.config, checkpoint), chunk_bytes=_chunk_bytes(run.config, store)),
             num_classes=store.info.num_classes,
             data_digest=run.manifest(CACHE).digest,
             on_epoch=lambda report: _log_epoch(run, report, advance),
@@ -185,14 +188,30 @@ def _counts(result: TrainResult) -> dict[str, Any]:
 
 def _estimate(run: RunContext, path: Path) -> Estimate:
     """Add up the store, the device tier, sampling ahead, the rows in flight and the layers' outputs."""
-    config, device_budget = run.config, int(run.config.cache.device_budget)
+    config = run.config
     with GraphStore.open(path) as store:
         info = store.info
-        nodes, widest = batch_nodes(info, config.sampling), max(info.feature_dim, config.model.hidden)
-        in_memory = topology_bytes(store) + store.nbytes(FEATURES) + 5 * 8 * info.num_nodes + device_budget
-        rows_in_flight = (config.sampling.superbatch + 3) * nodes * info.feature_row_bytes
-        steps = 4 * 4 * nodes * widest
-        exact = 2 * 4 * info.num_nodes * widest
-        memory = in_memory + sampling_bytes(info, config.sampling) + rows_in_flight + max(steps, exact)
+        widest = max(info.feature_dim, config.model.hidden)
         weights = 4 * (widest + info.num_classes) * config.model.hidden * (len(config.sampling.fanouts) + 2) * 2
+        memory = _memory_bytes(config, store, _chunk_bytes(config, store))
         return Estimate(memory_bytes=memory, disk_bytes=5 * weights + SMALL_FILES_BYTES)
+
+
+def _chunk_bytes(config: PipelineConfig, store: GraphStore) -> int:
+    """Bytes of a chunk of exact evaluation: what `host_budget` leaves for it, within bounds."""
+    if config.host_budget is None:
+        return DEFAULT_CHUNK_BYTES
+    left = int(config.host_budget) - _memory_bytes(config, store, 0)
+    return min(DEFAULT_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, left // CHUNKS_AT_WORK))
+
+
+def _memory_bytes(config: PipelineConfig, store: GraphStore, chunk_bytes: int) -> int:
+    info, device_budget = store.info, int(config.cache.device_budget)
+    nodes, widest = batch_nodes(info, config.sampling), max(info.feature_dim, config.model.hidden)
+    in_memory = topology_bytes(store) + store.nbytes(FEATURES) + 5 * 8 * info.num_nodes + device_budget
+    rows_in_flight = (config.sampling.superbatch + 3) * nodes * info.feature_row_bytes
+    steps = 4 * 4 * nodes * widest
+    spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
+    # Prepared for the validation nodes and, at the end, for the test nodes.
+    exact = inference_bytes(spec, info.num_nodes, info.num_edges, chunk_bytes, prepared=2)
+    return in_memory + sampling_bytes(info, config.sampling) + rows_in_flight + max(steps, exact)

@@ -78,6 +78,8 @@ def test_override_values_are_yaml() -> None:
         ("demo", ["=3"], "expected a.b=value"),
         ("demo", ["a..b=3"], "expected a.b=value"),
         ("demo", ["name=["], "not valid YAML"),
+        ("cora", ["data.demo.nodes=10"], "data.demo has no effect for format 'planetoid': remove it"),
+        ("demo", ["data.demo.valid_fraction=0.31"], "train_fraction + 3 * valid_fraction must be at most 1"),
         ("demo", ["a=1", "b=1", "c=1", "d=1"], "and 1 more"),
         ("ogb", ["data.path="], "format 'ogb' needs data.path"),
         ("ogb", ["data.label_set=2K"], "data.label_set has no effect for format 'ogb'"),

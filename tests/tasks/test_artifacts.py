@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from tasks.artifacts import ArtifactStore, StageSpec
 from tasks.budgets import Budgets, Estimate, available_memory, format_bytes
 
 SPEC = StageSpec("stage", {"graph": "abc"}, {"order": "degree"}, algorithm_version=1, format_version=1)
+
+STAT = "anon 400\ninactive_file 300\nactive_file 200\nworkingset_refault_anon 0\n"
 
 
 def small() -> Estimate:
@@ -144,6 +147,27 @@ def test_the_estimate_is_logged(store: ArtifactStore, caplog: pytest.LogCaptureF
 
 def test_available_memory_is_positive() -> None:
     assert 0 < available_memory() < 1 << 60
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"memory.max": "1000\n", "memory.current": "900\n", "memory.stat": STAT}, 1000 - 900 + 300 + 200),
+        ({"memory.max": "1000\n", "memory.current": "1600\n", "memory.stat": STAT}, 0),
+        ({"memory.max": "max\n", "memory.current": "900\n", "memory.stat": STAT}, 1 << 40),
+        ({"memory.max": "1000\n"}, 1 << 40),
+        ({"memory.max": "lots\n", "memory.current": "900\n", "memory.stat": STAT}, 1 << 40),
+        ({}, 1 << 40),
+    ],
+)
+def test_page_cache_of_a_control_group_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str], expected: int
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("tasks.budgets._CGROUP", tmp_path)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 40))
+    assert available_memory() == expected
 
 
 @pytest.mark.parametrize(

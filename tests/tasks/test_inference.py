@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kernels.mfg import IdArray, Mfg
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import ModelSpec, build_model
+from kernels.rank_map import RankMap
 from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers
 from tasks.inference import ExactInference
@@ -127,6 +128,21 @@ def test_counts_what_it_read() -> None:
     assert first.feature_reads.host_rows == len(needed - set(range(100)))
     assert first.adjacency_reads.host_rows == 50 + len(reach(set(range(50))))
     assert torch.equal(first.logits, second.logits)
+
+
+def test_a_model_of_another_shape_is_refused() -> None:
+    inference = ExactInference(TOPOLOGY, np.arange(50), SPEC, degrees=degrees_of(TOPOLOGY))
+    deeper = build_model(replace(SPEC, num_layers=3), seed=0)
+    with pytest.raises(ValueError, match=r"this inference is for ModelSpec\(.*num_layers=2"):
+        inference.run(deeper, FeatureTiers(rows_of(2000, 6), np.arange(100)))
+
+
+def test_a_row_that_was_not_computed_is_no_other_nodes_row() -> None:
+    inference = ExactInference(TOPOLOGY, np.array([3]), SPEC, degrees=degrees_of(TOPOLOGY))
+    inference._needed[0] = inference._needed[0][:-1]  # as a mistake in finding them would
+    inference._slots[0] = RankMap.from_sorted_ids(inference._needed[0], TOPOLOGY.num_nodes)
+    with pytest.raises(ValueError, match=r"node \d+ is not among those whose rows layer 0 needs"):
+        inference.run(build_model(SPEC, seed=0), FeatureTiers(rows_of(2000, 6), np.arange(100)))
 
 
 def test_arguments_are_checked() -> None:

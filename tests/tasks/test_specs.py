@@ -10,6 +10,7 @@ import pytest
 from conf.load import load_config
 from storage.errors import InputError
 from tasks.input_digests import InputDigests
+from tasks.sources import ingest_options
 from tasks.specs import STAGES, cache_spec, ingest_spec, input_files, profile_spec, reorder_spec, train_spec
 
 
@@ -67,15 +68,27 @@ def test_a_hotness_order_depends_on_what_is_sampled(tmp_path: Path) -> None:
     assert before["reorder"] != after["reorder"]
 
 
+def test_a_hotness_order_does_not_depend_on_epochs_that_choose_nothing(tmp_path: Path) -> None:
+    hotness = "layout.order=hotness"
+    before, after = digests(tmp_path, hotness), digests(tmp_path, hotness, "profile.heldout_epochs=5")
+    assert before["reorder"] == after["reorder"]
+    assert before["profile"] != after["profile"]
+
+
+def test_the_ingested_store_does_not_depend_on_the_layout() -> None:
+    small, large = (load_config("demo", [f"layout.block_bytes={size}"]) for size in ("4096", "1MiB"))
+    assert ingest_options(small) == ingest_options(large)
+
+
 def test_stages_of_one_name_have_distinct_digests(tmp_path: Path) -> None:
     assert len(set(digests(tmp_path).values())) == len(STAGES)
 
 
-def write_graph(folder: Path, edges: str = "0 1\n1 2\n") -> str:
+def write_graph(folder: Path, edges: str = "0 1\n1 2\n", name: str = "edges.txt") -> str:
     folder.mkdir(exist_ok=True)
-    (folder / "edges.txt").write_text(edges)
-    os.utime(folder / "edges.txt", (1, 1))
-    return f"data.edges={folder / 'edges.txt'}"
+    (folder / name).write_text(edges)
+    os.utime(folder / name, (1, 1))
+    return f"data.edges={folder / name}"
 
 
 def test_input_files_count_by_content_not_by_place(tmp_path: Path) -> None:
@@ -86,11 +99,12 @@ def test_input_files_count_by_content_not_by_place(tmp_path: Path) -> None:
     assert ingests[0] == ingests[1] != ingests[2]
 
 
-def test_settings_of_another_format_do_not_count(tmp_path: Path) -> None:
-    edges = write_graph(tmp_path / "graph")
-    settings = (edges, "data.features=", "data.labels=")
-    before = digests(tmp_path, *settings, preset="edge_list")
-    assert digests(tmp_path, *settings, "data.demo.seed=3", preset="edge_list") == before
+@pytest.mark.parametrize(("name", "is_same"), [("renamed.txt", True), ("edges.csv", False)])
+def test_of_a_files_name_the_suffix_counts(tmp_path: Path, name: str, is_same: bool) -> None:
+    no_tables = ("data.features=", "data.labels=")
+    graphs = (write_graph(tmp_path / "a"), write_graph(tmp_path / "b", name=name))
+    first, second = (digests(tmp_path, edges, *no_tables, preset="edge_list")["ingest"] for edges in graphs)
+    assert (first == second) == is_same
 
 
 @pytest.mark.parametrize(
@@ -99,7 +113,7 @@ def test_settings_of_another_format_do_not_count(tmp_path: Path) -> None:
         ("demo", set()),
         ("cora", {f"ind.cora.{part}" for part in ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")}),
         ("musae_facebook", {"facebook_edges.csv", "facebook.json", "facebook_target.csv"}),
-        ("edge_list", {"edges:edges.csv", "features:features.npy", "labels:labels.npy"}),
+        ("edge_list", {"edges.csv", "features.npy", "labels.npy"}),
     ],
 )
 def test_every_file_of_a_format_counts(preset: str, names: set[str]) -> None:

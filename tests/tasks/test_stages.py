@@ -151,6 +151,15 @@ def test_the_smallest_budget_that_an_error_names_will_do(run: Run) -> None:
     run("ingest", f"host_budget={str(caught.value).split()[-1]}")
 
 
+def test_evaluation_goes_in_chunks_that_the_smallest_budget_allows(run: Run) -> None:
+    graph = ("data.demo.nodes=40000", "data.demo.edges=80000", "data.demo.train_fraction=0.01")
+    run("cache", *graph)
+    with pytest.raises(BudgetError) as caught:
+        run("train", *graph, "host_budget=10")
+    named = int(str(caught.value).split()[-1])
+    run("train", *graph, f"host_budget={named}")
+
+
 def test_a_budget_is_checked_again_once_the_nodes_are_counted(run: Run, tmp_path: Path) -> None:
     (tmp_path / "edges.txt").write_text("".join(f"{i} {i + 1}\n" for i in range(100_000)))
     settings = (f"data.edges={tmp_path / 'edges.txt'}", "data.features=", "data.labels=", "layout.block_bytes=4096")
