@@ -13,7 +13,7 @@ from flows.stages import Stage, run_stages
 
 @flow(name="pipeline")
 def pipeline(config: PipelineConfig = DEMO, until: Stage = "train", verify_inputs: bool = False) -> dict[str, Any]:
-    """Prepare the graph, profile accesses, plan the caches and train. Finished stages are reused.
+    """Prepare the graph, profile accesses, plan the caches and train; what is finished is reused, training always runs.
 
     Parameters
     ----------

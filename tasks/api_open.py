@@ -52,7 +52,10 @@ class LoadOptions:
         for name in ("batch_size", "superbatch", "threads", "prefetch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be >= 1 (got {getattr(self, name)})")
-        check_fanouts(self.fanouts)
+        try:
+            check_fanouts(self.fanouts)
+        except ValueError as error:
+            raise InputError(str(error)) from error
 
     def batches(self, nodes: IdArray, epoch: int) -> Sequence[IdArray]:
         """Seeds of each mini-batch of an epoch."""

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from storage import store_format
+
 API_PAGE = Path(__file__).parents[1] / "docs" / "python-api.md"
 _CODE = re.compile(r"^```python *(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -45,3 +47,15 @@ def test_python_api_with_dgl() -> None:
     names = run_page(API_PAGE, kinds=("", "dgl"))
     assert torch.isfinite(names["loss"])
     assert names["h"].shape[1] == 4
+
+
+def test_the_table_of_a_store_names_every_dataset() -> None:
+    text = (API_PAGE.parent / "file-format.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`/.*?) \|", text, re.MULTILINE)
+    named = {name.strip("/") for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    constants = {value for name, value in vars(store_format).items() if name.isupper() and isinstance(value, str)}
+    datasets = {value for value in constants if "/" in value and value != store_format.CRC_GROUP}
+    datasets |= {f"{store_format.LINKS}/SPLIT/{part}" for part in ("edges", "relations", "negatives")}
+    assert len(datasets) > 12
+    assert datasets <= named
+    assert all(any(split in name for name in named) for split in store_format.SPLITS)

@@ -96,8 +96,8 @@ def run(
 ) -> None:
     """Run the pipeline: ingest, reorder, profile, cache, train.
 
-    Stages that are finished for this input and configuration are reused. A run that was killed goes on after its last
-    finished stage, in training after its last finished epoch.
+    Stages that are finished for this input and configuration are reused; training always runs again. A run
+    that was killed goes on after its last finished stage, in training after its last finished epoch.
 
     Presets: demo, cora, citeseer, pubmed, pubmed_full, musae_facebook, ogb, igb, edge_list.
 
