@@ -1,0 +1,72 @@
+"""No stage takes more memory than it said before it started; measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NODES, EDGES = 80_000, 160_000
+DEMO = (
+    f"data.demo.nodes={NODES}",
+    f"data.demo.edges={EDGES}",
+    "data.demo.feature_dim=48",
+    "profile.epochs=1",
+    "profile.heldout_epochs=1",
+    "training.epochs=1",
+    "sampling.fanouts=[5, 5]",
+)
+SPARE_BYTES = 1 << 20
+"""What a process grows by whatever it does: pages of libraries touched for the first time, Python's own objects."""
+
+
+@pytest.fixture(scope="module")
+def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[int, int]]]:
+    """Promised and measured bytes, by case and stage."""
+    folder = tmp_path_factory.mktemp("memory")
+    edges = np.random.default_rng(0).integers(0, NODES, (EDGES, 2)).tolist()
+    lines = [f"node {u},node {v}" for u, v in edges]
+    lines[0] = f"node 0,{'a long name ' * 100}"  # ids are stored as wide as the longest
+    (folder / "edges.csv").write_text("\n".join(lines), encoding="utf-8")
+    files = (f"data.edges={folder / 'edges.csv'}", "data.features=", "data.labels=")
+    cases = {
+        "hotness": ("demo", [*DEMO, "layout.order=hotness"], 5),
+        "locality": ("demo", [*DEMO, "layout.order=locality"], 2),
+        "text ids": ("edge_list", files, 2),
+    }
+    # A threshold that is set stays: else the allocator would keep arrays of up to 32 MiB that were freed.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    command = [sys.executable, "-m", "tests.tasks.measured_memory", json.dumps(cases), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    measured: dict[str, dict[str, tuple[int, int]]] = json.loads(done.stdout)
+    return measured
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from Linux's /proc")
+@pytest.mark.parametrize(
+    ("case", "done"),
+    [
+        *(("inference", kind) for kind in ("sage", "gcn", "gat", "mlp")),
+        *(("hotness", stage) for stage in ("ingest", "reorder", "profile", "cache", "train")),
+        ("locality", "reorder"),
+        ("text ids", "ingest"),
+        ("text ids", "reorder"),
+    ],
+)
+def test_no_more_memory_than_promised(peaks: dict[str, dict[str, tuple[int, int]]], case: str, done: str) -> None:
+    promised, peak = peaks[case][done]
+    assert peak <= promised + SPARE_BYTES
+
+
+@pytest.mark.full
+def test_inference_promises_little_more_than_it_takes(peaks: dict[str, dict[str, tuple[int, int]]]) -> None:
+    for kind, (promised, peak) in peaks["inference"].items():
+        assert peak > promised / 2, kind
