@@ -11,7 +11,7 @@ from conf.schema import PipelineConfig
 
 HEADER = """# Configuration reference
 
-Made from `conf/schema.py` by `python -m conf.reference docs/configuration.md`; a test keeps the two equal.
+Made from the models in `conf` by `python -m conf.reference docs/configuration.md`; a test keeps the two equal.
 A configuration is a YAML file with these keys; `--set a.b=value` overrides one. Unknown keys are errors.
 Byte sizes are numbers or texts such as `6MiB`.
 """

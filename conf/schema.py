@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
+from pydantic import ByteSize, Field, model_validator
+
+from conf.section import Section
+from conf.training import ModelConfig, TrainingConfig
 
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -32,11 +35,7 @@ _ALL_FILE_FIELDS = sorted({field for required, optional in _FILE_FIELDS.values()
 _BRING_SPLITS = ("demo", "planetoid", "dgl", "ogb", "igb", "triples")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
-
-
-class DemoConfig(_Section):
+class DemoConfig(Section):
     """The generated demo graph: power-law degrees, planted communities, noisy features."""
 
     nodes: int = Field(200_000, ge=2)
@@ -68,7 +67,7 @@ class DemoConfig(_Section):
         return self
 
 
-class DataConfig(_Section):
+class DataConfig(Section):
     """What to read, and what to do about its quirks."""
 
     format: Literal[
@@ -183,7 +182,7 @@ class DataConfig(_Section):
         return {field: getattr(self, field) for field in (*required, *optional) if field not in _DOWNLOAD}
 
 
-class LayoutConfig(_Section):
+class LayoutConfig(Section):
     """How nodes are ordered and bytes are laid out."""
 
     order: Literal["degree", "hotness", "locality", "none"] = "degree"
@@ -201,7 +200,7 @@ class LayoutConfig(_Section):
         return self
 
 
-class SamplingConfig(_Section):
+class SamplingConfig(Section):
     """How mini-batches are drawn."""
 
     fanouts: tuple[Annotated[int, Field(ge=-1)], ...] = (10, 10)
@@ -214,6 +213,9 @@ class SamplingConfig(_Section):
     """Draw neighbors with replacement."""
     threads: int = Field(2, ge=1, le=256)
     """Sampling threads; changes speed, never a sample."""
+    in_flight_bytes: ByteSize | None = Field(None, gt=0)
+    """Most bytes of mini-batches that are loaded ahead of the model, their features too (one super-batch is the
+    least); empty means a quarter of `host_budget`, or 1 GiB without one."""
 
     @model_validator(mode="after")
     def _fanouts_are_positive(self) -> SamplingConfig:
@@ -222,7 +224,7 @@ class SamplingConfig(_Section):
         return self
 
 
-class ProfileConfig(_Section):
+class ProfileConfig(Section):
     """Pre-sampling: how accesses are counted before anything is cached."""
 
     epochs: int = Field(4, ge=1)
@@ -234,55 +236,14 @@ class ProfileConfig(_Section):
     destinations (GARDEN Eq. 4)."""
 
 
-class CacheConfig(_Section):
+class CacheConfig(Section):
     """What is kept in the device tier."""
 
     device_budget: ByteSize = ByteSize(6 << 20)
     """Bytes for all caches on the device (on a CPU, a host array of that size), maps included; 0 caches nothing."""
 
 
-class ModelConfig(_Section):
-    """The network."""
-
-    kind: Literal["sage", "gcn", "gat", "mlp"] = "sage"
-    """GraphSAGE (mean), GCN, GAT, or an MLP that ignores the graph (a baseline: set sampling.fanouts to [])."""
-    hidden: int = Field(64, ge=1)
-    """Width of the hidden layers; there are as many layers as fanouts (two for the MLP)."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Dropout between layers."""
-    input_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout of the input features."""
-    heads: int | None = Field(None, ge=1)
-    """Attention heads of a GAT layer, which share `hidden`; empty stands for 8. The output layer averages its heads."""
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout of a GAT layer's attention weights."""
-
-    @model_validator(mode="after")
-    def _attention_is_gats(self) -> ModelConfig:
-        heads = 8 if self.heads is None else self.heads
-        if self.kind != "gat" and (self.heads is not None or self.attention_dropout):
-            raise ValueError(f"model.heads and model.attention_dropout go with model.kind 'gat' (got {self.kind!r})")
-        if self.kind == "gat" and self.hidden % heads:
-            raise ValueError(f"model.heads must divide model.hidden (got {heads} heads, hidden {self.hidden})")
-        return self
-
-
-class TrainingConfig(_Section):
-    """The optimisation."""
-
-    epochs: int = Field(10, ge=1)
-    """Most epochs to train."""
-    learning_rate: float = Field(0.01, gt=0)
-    """Learning rate of Adam."""
-    weight_decay: float = Field(0.0, ge=0)
-    """L2 penalty of Adam."""
-    patience: int | None = Field(None, ge=1)
-    """Stop after so many epochs without a better validation accuracy; empty never stops early."""
-    validation: Literal["exact", "sampled"] = "exact"
-    """Validate over all neighbors, or over sampled ones (cheaper on huge graphs); the test is always exact."""
-
-
-class PipelineConfig(_Section):
+class PipelineConfig(Section):
     """One run of the pipeline, whole."""
 
     name: str = Field("demo", min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")

@@ -38,6 +38,7 @@ def summarize(run: RunContext, seconds: float) -> Summary:
         "prefect_flow_run_id": str(flow_run.id),
         "test_accuracy": run.facts.get("test_accuracy"),
         "valid_accuracy": run.facts.get("valid_accuracy"),
+        **_chosen_metric(run),
         "epochs": run.facts.get("epochs"),
         "resumed_epochs": run.facts.get("resumed_epochs"),
         "seconds": round(seconds, 3),
@@ -48,6 +49,13 @@ def summarize(run: RunContext, seconds: float) -> Summary:
         "figures": {name: key_figures(name, stage.manifest.counts) for name, stage in run.outcomes.items()},
     }
     return summary | {"headline": headline(summary)}
+
+
+def _chosen_metric(run: RunContext) -> dict[str, Any]:
+    """Name and values of `training.metric`, under its name too."""
+    metric = run.config.training.metric
+    values = {f"{split}_{metric}": run.facts.get(f"{split}_{metric}") for split in ("test", "valid")}
+    return {"metric": metric, **values}
 
 
 def _hit_rates(run: RunContext) -> dict[str, dict[str, float | None]]:
@@ -101,6 +109,10 @@ def headline(summary: Summary) -> list[str]:
     if summary["test_accuracy"] is not None:
         valid = "" if summary["valid_accuracy"] is None else f" (validation {summary['valid_accuracy']:.1%})"
         lines.append(f"test accuracy {summary['test_accuracy']:.1%}{valid}")
+    metric = summary["metric"]
+    if metric != "accuracy" and summary[f"test_{metric}"] is not None:
+        valid = "" if summary[f"valid_{metric}"] is None else f" (validation {summary[f'valid_{metric}']:.3f})"
+        lines.append(f"test {metric} {summary[f'test_{metric}']:.3f}{valid}")
     for kind, rates in summary["hit_rates"].items():
         if rates["predicted"] is not None:
             measured = "" if rates["measured"] is None else f"{rates['measured']:.1%} measured, "

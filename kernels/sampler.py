@@ -90,7 +90,7 @@ class NeighborSampler:
         self.edge_ids = edge_ids
         self._scratch = threading.local()
 
-    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int) -> SuperBatch:
+    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1) -> SuperBatch:
         """Sample K mini-batches as one.
 
         Parameters
@@ -100,6 +100,8 @@ class NeighborSampler:
         epoch : int
         first_batch : int
             Batch index of `batches[0]` within the epoch; the others follow it.
+        batch_step : int
+            From one batch index to the next: the number of workers, where each draws a share of the epoch.
 
         Returns
         -------
@@ -111,18 +113,21 @@ class NeighborSampler:
         ValueError
             If seeds are not integers or lie outside the graph.
         """
-        return self._sample(self._ops(), batches, epoch, first_batch)
+        return self._sample(self._ops(), batches, epoch, first_batch, batch_step)
 
     def sample_reference(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int) -> SuperBatch:
         """As `sample`, slowly, through the reference ops."""
-        return self._sample(reference, batches, epoch, first_batch)
+        return self._sample(reference, batches, epoch, first_batch, 1)
 
-    def _sample(self, ops: SamplingOps, batches: Sequence[IdArray], epoch: int, first_batch: int) -> SuperBatch:
+    def _sample(
+        self, ops: SamplingOps, batches: Sequence[IdArray], epoch: int, first_batch: int, batch_step: int
+    ) -> SuperBatch:
+        indices = range(first_batch, first_batch + len(batches) * batch_step, batch_step)
         nodes, batch_ptr = self._concatenate(batches)
         uniq, seed_ptr, inverse = ops.unique_per_batch(nodes, batch_ptr)
         uniq_ptr, hops, reads = seed_ptr, [], TierReads()
         for hop, fanout in enumerate(reversed(self.fanouts)):
-            keys = self._stream_keys(epoch, first_batch, len(batches), hop)
+            keys = self._stream_keys(epoch, indices, hop)
             row_ptr, neighbors, ids, hop_reads = ops.sample_neighbors(
                 self.topology, uniq, uniq_ptr, fanout, stream_keys=keys, replace=self.replace, edge_ids=self.edge_ids
             )
@@ -132,7 +137,7 @@ class NeighborSampler:
             reads.add(hop_reads)
         samples = (
             Sample(
-                first_batch + i,
+                indices[i],
                 tuple(hop[i] for hop in hops),
                 uniq[uniq_ptr[i] : uniq_ptr[i + 1]].copy(),  # `uniq` may hold far more memory than it uses
                 inverse[batch_ptr[i] : batch_ptr[i + 1]],
@@ -148,8 +153,7 @@ class NeighborSampler:
         ops: CpuOps = self._scratch.ops
         return ops
 
-    def _stream_keys(self, epoch: int, first_batch: int, num_batches: int, hop: int) -> npt.NDArray[np.uint64]:
-        indices = range(first_batch, first_batch + num_batches)
+    def _stream_keys(self, epoch: int, indices: range, hop: int) -> npt.NDArray[np.uint64]:
         return np.array([stream_key(self.purpose, self.seed, epoch, index, hop) for index in indices], np.uint64)
 
     def _concatenate(self, batches: Sequence[IdArray]) -> tuple[IdArray, I64Array]:

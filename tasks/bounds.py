@@ -71,6 +71,15 @@ def sampling_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
     return sampling.threads * _STAMP_BYTES * info.num_nodes + in_flight * batch
 
 
+def loading_bytes(info: StoreInfo, sampling: SamplingSizes, in_flight_bytes: int) -> int:
+    """Return the most bytes that loading ahead takes: scratch tables, what is in flight, the mini-batch in hand."""
+    batch = _ID_BYTES * batch_nodes(info, sampling) + _EDGE_BYTES * batch_edges(info, sampling)
+    batch += batch_nodes(info, sampling) * info.feature_row_bytes
+    by_count = (sampling.threads + 2) * sampling.superbatch * batch
+    in_flight = min(by_count, max(in_flight_bytes, sampling.superbatch * batch))
+    return sampling.threads * _STAMP_BYTES * info.num_nodes + in_flight + batch
+
+
 def profile_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
     """Return the most bytes that profiling takes beside the adjacency."""
     return sampling_bytes(info, sampling) + COUNT_BYTES * info.num_nodes

@@ -16,9 +16,9 @@ import torch
 from kernels.nn.model import GnnModel, ModelSpec, build_model
 from storage.atomic import write_bytes, write_text
 from storage.errors import FormatVersionError, InputError, StorageError
-from tasks.training_types import StateDict
+from tasks.training_reports import StateDict
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SPEC_FILE = "arch.json"
 WEIGHTS_FILE = "state_dict.pt"
 

@@ -20,6 +20,7 @@ from kernels.nn.layers import Rows
 from kernels.sampler import NeighborSampler
 from storage.cache.tiers import FeatureTiers
 from storage.errors import MachineError
+from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES, InFlight, bytes_of, most_bytes
 
 TimedSuperBatch = tuple[SuperBatch, float]
 """A sampled super-batch and the seconds it took."""
@@ -37,6 +38,8 @@ class MiniBatch:
     rows: Rows
     """(num_inputs, F) features of the input nodes in the storage dtype: gathered on a cache-line boundary, or located
     in the tiers."""
+    held_bytes: int = 0
+    """Bytes in flight that its use gives back."""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,8 @@ class MiniBatchLoader:
     """Samples and gathers mini-batches in threads of its own, in order; use as a context manager.
 
     At most `threads` + 1 super-batches are sampled ahead, one more is being gathered, and `prefetch` mini-batches
-    stand ready. Neither threads nor K change a mini-batch.
+    stand ready; all of them, with their rows, stay within `in_flight_bytes` (one super-batch is the least; the
+    mini-batch that the consumer has in hand does not count). Neither threads, K nor bytes change a mini-batch.
 
     Parameters
     ----------
@@ -69,6 +73,9 @@ class MiniBatchLoader:
         Sampling threads.
     prefetch : int
         Mini-batches that stand ready for the consumer.
+    in_flight_bytes : int
+        Most bytes of super-batches sampled or being sampled and of their rows. What a super-batch may take at most is
+        reserved before it is sampled.
     stall_timeout_s : float
         Give up, with a message, when nothing has arrived for so long.
     in_place : bool
@@ -83,10 +90,16 @@ class MiniBatchLoader:
         superbatch: int = 4,
         threads: int = 2,
         prefetch: int = 2,
+        in_flight_bytes: int = DEFAULT_IN_FLIGHT_BYTES,
         stall_timeout_s: float = 600.0,
         in_place: bool = False,
     ) -> None:
-        for name, value in (("superbatch", superbatch), ("threads", threads), ("prefetch", prefetch)):
+        for name, value in (
+            ("superbatch", superbatch),
+            ("threads", threads),
+            ("prefetch", prefetch),
+            ("in_flight_bytes", in_flight_bytes),
+        ):
             if value < 1:
                 raise ValueError(f"{name} must be >= 1 (got {value})")
         self.sampler = sampler
@@ -94,12 +107,15 @@ class MiniBatchLoader:
         self.superbatch = superbatch
         self.threads = threads
         self.prefetch = prefetch
+        self.in_flight_bytes = in_flight_bytes
         self.stall_timeout_s = stall_timeout_s
         self.in_place = in_place
         # One pool for all epochs: the sampler keeps a scratch table of 8 bytes a node for each thread.
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sample")
 
-    def epoch(self, batches: Sequence[IdArray], *, epoch: int) -> EpochStream:
+    def epoch(
+        self, batches: Sequence[IdArray], *, epoch: int, first_batch: int = 0, batch_step: int = 1
+    ) -> EpochStream:
         """Start loading one epoch.
 
         Parameters
@@ -108,21 +124,25 @@ class MiniBatchLoader:
             Seed nodes of each mini-batch, in order.
         epoch : int
             Part of the identity of every draw.
+        first_batch, batch_step : int
+            Batch indices of `batches`: every `batch_step`-th of the epoch from `first_batch` on.
 
         Returns
         -------
         EpochStream
             Use it as a context manager: leaving it stops its threads.
         """
-        return EpochStream(self, batches, epoch)
+        return EpochStream(
+            self, batches, epoch, range(first_batch, first_batch + len(batches) * batch_step, batch_step)
+        )
 
-    def sample_ahead(self, first_batch: int, batches: Sequence[IdArray], epoch: int) -> Future[TimedSuperBatch]:
+    def sample_ahead(self, indices: range, batches: Sequence[IdArray], epoch: int) -> Future[TimedSuperBatch]:
         """Sample one super-batch in the pool; the result brings its seconds along."""
-        return self._pool.submit(self._timed_sample, first_batch, batches, epoch)
+        return self._pool.submit(self._timed_sample, indices, batches, epoch)
 
-    def _timed_sample(self, first_batch: int, batches: Sequence[IdArray], epoch: int) -> TimedSuperBatch:
+    def _timed_sample(self, indices: range, batches: Sequence[IdArray], epoch: int) -> TimedSuperBatch:
         start = time.perf_counter()
-        sampled = self.sampler.sample(batches, epoch=epoch, first_batch=first_batch)
+        sampled = self.sampler.sample(batches, epoch=epoch, first_batch=indices.start, batch_step=indices.step)
         return sampled, time.perf_counter() - start
 
     def close(self) -> None:
@@ -141,11 +161,15 @@ class MiniBatchLoader:
 class EpochStream:
     """The mini-batches of one epoch, in order; errors of the threads are raised at the consumer."""
 
-    def __init__(self, loader: MiniBatchLoader, batches: Sequence[IdArray], epoch: int) -> None:
+    def __init__(self, loader: MiniBatchLoader, batches: Sequence[IdArray], epoch: int, indices: range) -> None:
         self.stats = LoadStats()
+        self.in_flight = InFlight(loader.in_flight_bytes)
         self._loader = loader
         self._batches = batches
         self._epoch = epoch
+        self._indices = indices
+        self._row_bytes = loader.features.row_bytes
+        self._in_hand_bytes = 0
         self._ready: queue.Queue[MiniBatch | BaseException | None] = queue.Queue(loader.prefetch)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._produce, name="gather", daemon=True)
@@ -175,9 +199,13 @@ class EpochStream:
 
     def _next(self) -> MiniBatch | BaseException | None:
         start = time.perf_counter()
+        self.in_flight.release(self._in_hand_bytes)
+        self._in_hand_bytes = 0
         try:
             # Twice the producer's own limit: where sampling stalls, its message is the better one.
-            return self._ready.get(timeout=2 * self._loader.stall_timeout_s)
+            item = self._ready.get(timeout=2 * self._loader.stall_timeout_s)
+            self._in_hand_bytes = item.held_bytes if isinstance(item, MiniBatch) else 0
+            return item
         except queue.Empty:
             raise MachineError(
                 f"no mini-batch of epoch {self._epoch} arrived for {2 * self._loader.stall_timeout_s:g} s: "
@@ -200,8 +228,11 @@ class EpochStream:
     def _gather(self, super_batch: SuperBatch) -> None:
         start = time.perf_counter()
         rows_of_each = self._rows_of_each([sample.input_nodes for sample in super_batch.samples])
-        for sample in super_batch.samples:
-            batch = MiniBatch(sample, next(rows_of_each))
+        for position, sample in enumerate(super_batch.samples, start=1):
+            # The samples share memory, which the last of them gives back.
+            shared_bytes = super_batch.nbytes if position == len(super_batch.samples) else 0
+            held_bytes = len(sample.input_nodes) * self._row_bytes + shared_bytes
+            batch = MiniBatch(sample, next(rows_of_each), held_bytes)
             self.stats.gather_s += time.perf_counter() - start
             self._put(batch)
             start = time.perf_counter()
@@ -213,21 +244,32 @@ class EpochStream:
         return (torch.from_numpy(aligned(rows)) for rows in features.gather_group(ids))
 
     def _sampled_in_order(self) -> Iterator[SuperBatch]:
-        groups = range(0, len(self._batches), self._loader.superbatch)
-        pending: deque[Future[TimedSuperBatch]] = deque()
+        pending: deque[tuple[Future[TimedSuperBatch], int]] = deque()
         try:
-            for first in groups:
-                batches = self._batches[first : first + self._loader.superbatch]
-                pending.append(self._loader.sample_ahead(first, batches, self._epoch))
+            for first in range(0, len(self._batches), self._loader.superbatch):
+                group = slice(first, first + self._loader.superbatch)
+                batches = self._batches[group]
+                reserved = most_bytes(self._loader.sampler, batches, self._row_bytes)
+                while not self.in_flight.try_reserve(reserved):
+                    if pending:
+                        yield self._finished(*pending.popleft())
+                    else:
+                        self._wait_for_consumer()
+                pending.append((self._loader.sample_ahead(self._indices[group], batches, self._epoch), reserved))
                 if len(pending) > self._loader.threads:
-                    yield self._finished(pending.popleft())
+                    yield self._finished(*pending.popleft())
             while pending:
-                yield self._finished(pending.popleft())
+                yield self._finished(*pending.popleft())
         finally:
-            for future in pending:
+            for future, _ in pending:
                 future.cancel()
 
-    def _finished(self, future: Future[TimedSuperBatch]) -> SuperBatch:
+    def _wait_for_consumer(self) -> None:
+        if self._stopped.is_set():
+            raise _StoppedError
+        self.in_flight.wait_for_release(_POLL_S)
+
+    def _finished(self, future: Future[TimedSuperBatch], reserved_bytes: int) -> SuperBatch:
         limit_s = self._loader.stall_timeout_s
         try:
             super_batch, sample_s = future.result(timeout=limit_s)
@@ -238,6 +280,7 @@ class EpochStream:
                 f"sampling a super-batch of epoch {self._epoch} has taken over {limit_s:g} s: "
                 "is the machine overloaded or swapping?"
             ) from None
+        self.in_flight.release(reserved_bytes - bytes_of(super_batch, self._row_bytes))
         self.stats.sample_s += sample_s
         self.stats.adjacency_reads.add(super_batch.adjacency_reads)
         return super_batch

@@ -20,11 +20,11 @@ INGEST, REORDER, PROFILE, CACHE, TRAIN = STAGES = ("ingest", "reorder", "profile
 """Names of the stages, in order."""
 
 # Raise a stage's number when the same input and configuration would give another result.
-_ALGORITHM_VERSION = {INGEST: 1, REORDER: 1, PROFILE: 1, CACHE: 1, TRAIN: 1}
+_ALGORITHM_VERSION = {INGEST: 1, REORDER: 1, PROFILE: 1, CACHE: 1, TRAIN: 2}
 _FORMAT_VERSION = {INGEST: STORE_FORMAT_VERSION, REORDER: STORE_FORMAT_VERSION, PROFILE: 1, CACHE: 1, TRAIN: 1}
 
 _FILE_FIELDS = {"path", "edges", "features", "labels", "url", "checksum"}
-_NO_EFFECT_ON_SAMPLES = {"superbatch", "threads"}
+_NO_EFFECT_ON_SAMPLES = {"superbatch", "threads", "in_flight_bytes"}
 
 
 def ingest_spec(config: PipelineConfig, digests: InputDigests) -> StageSpec:
@@ -63,7 +63,7 @@ def cache_spec(config: PipelineConfig, profile: str) -> StageSpec:
 
 def train_spec(config: PipelineConfig, cache: str) -> StageSpec:
     """Decide training by the plan (and so the store) and everything else that its figures depend on."""
-    sampling = _plain(config.sampling, {"threads"})
+    sampling = _plain(config.sampling, {"threads", "in_flight_bytes"})
     sections = {"sampling": sampling, "model": _plain(config.model), "training": _plain(config.training)}
     return _spec(TRAIN, {CACHE: cache}, {"seed": config.seed, **sections})
 

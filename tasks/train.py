@@ -23,10 +23,11 @@ from storage.errors import InputError
 from storage.graph_store import FEATURES, LABELS, GraphStore
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
-from tasks.bounds import batch_nodes, sampling_bytes, topology_bytes
+from tasks.bounds import batch_nodes, loading_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.build_cache import PLAN_FILE
 from tasks.checkpoint import save_model
+from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
 from tasks.inference import CHUNKS_AT_WORK, DEFAULT_CHUNK_BYTES, inference_bytes
 from tasks.model_data import MODEL_FOLDER, ModelData
 from tasks.plots import plot_training
@@ -36,7 +37,8 @@ from tasks.sources import STORE_FILE, ingest_options
 from tasks.specs import CACHE, REORDER, TRAIN, train_spec
 from tasks.tracking import TrackedRun
 from tasks.trainer import train
-from tasks.training_types import EpochReport, Splits, TrainOptions, TrainResult
+from tasks.training_reports import EpochReport, TrainResult
+from tasks.training_types import Splits, TrainOptions
 
 _logger = logging.getLogger(__name__)
 _PICTURE = "training.png"
@@ -108,8 +110,18 @@ def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptio
         input_dropout=model.input_dropout,
         heads=model.heads,
         attention_dropout=model.attention_dropout,
+        norm=model.norm,
         epochs=training.epochs,
         learning_rate=training.learning_rate,
+        schedule=training.schedule,
+        warmup_steps=training.warmup_steps,
+        step_epochs=training.step_epochs,
+        step_factor=training.step_factor,
+        clip_norm=training.clip_norm,
+        precision=training.precision,
+        class_weights=training.class_weights,
+        accumulate=training.accumulate,
+        metric=training.metric,
         weight_decay=training.weight_decay,
         patience=training.patience,
         validation=training.validation,
@@ -119,7 +131,15 @@ def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptio
         threads=sampling.threads,
         seed=config.seed,
         checkpoint_path=checkpoint,
+        in_flight_bytes=in_flight_bytes(config),
     )
+
+
+def in_flight_bytes(config: PipelineConfig) -> int:
+    """Return the bound on mini-batches loaded ahead: as asked, a quarter of the host budget, or 1 GiB."""
+    if config.sampling.in_flight_bytes is not None:
+        return int(config.sampling.in_flight_bytes)
+    return DEFAULT_IN_FLIGHT_BYTES if config.host_budget is None else max(1, int(config.host_budget) // 4)
 
 
 def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = None) -> None:
@@ -129,6 +149,7 @@ def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = N
         "train/loss": report.loss,
         "valid/accuracy": report.valid_accuracy,
         "valid/loss": report.valid_loss,
+        "train/learning_rate": report.learning_rate,
         "cache/feature_hit_rate": features.hit_rate,
         "cache/adjacency_hit_rate": adjacency.hit_rate,
         "io/device_feature_bytes": features.device_bytes,
@@ -137,6 +158,8 @@ def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = N
         "io/host_adjacency_bytes": adjacency.host_bytes,
         "system/rss_bytes": psutil.Process().memory_info().rss,
     }
+    if run.config.training.metric != "accuracy":
+        figures[f"valid/{run.config.training.metric}"] = report.valid_metric
     figures |= {f"time/{part}_s": seconds for part, seconds in report.seconds.items()}
     run.parent.log_metrics({name: value for name, value in figures.items() if value is not None}, report.epoch)
     if advance is not None:
@@ -147,10 +170,11 @@ def _log_result(run: RunContext, result: TrainResult) -> None:
     """Keep what the summary shows; send the epochs that the run which died had, so that the curves are whole."""
     for report in result.history[: result.resumed_epochs]:
         _log_epoch(run, report)
-    scores = {"test_accuracy": result.test_accuracy, "valid_accuracy": result.valid_accuracy}
-    run.parent.log_metrics({name.replace("_", "/best_"): v for name, v in scores.items() if v is not None})
+    scores = _scores(result)
+    run.parent.log_metrics({name.replace("_", "/best_", 1): v for name, v in scores.items() if v is not None})
     features, adjacency = result.feature_reads, result.adjacency_reads
     run.facts |= scores | {
+        "metric": result.metric,
         "epochs": len(result.history),
         "resumed_epochs": result.resumed_epochs,
         "measured": {"feature": features.hit_rate, "adjacency": adjacency.hit_rate},
@@ -167,6 +191,16 @@ def _log_result(run: RunContext, result: TrainResult) -> None:
     }
 
 
+def _scores(result: TrainResult) -> dict[str, float | None]:
+    """Accuracies, and the metric that chose the epoch."""
+    scores = {"test_accuracy": result.test_accuracy, "valid_accuracy": result.valid_accuracy}
+    chosen = {
+        f"test_{result.metric}": result.test_metrics.get(result.metric),
+        f"valid_{result.metric}": result.valid_metric,
+    }
+    return scores | chosen
+
+
 def _save(result: TrainResult, directory: Path) -> None:
     save_model(directory / MODEL_FOLDER, result.spec, result.state_dict)
     history = [report.to_dict() for report in result.history]
@@ -180,8 +214,8 @@ def _counts(result: TrainResult) -> dict[str, Any]:
     return {
         "epochs": len(result.history),
         "best_epoch": result.best_epoch,
-        "valid_accuracy": result.valid_accuracy,
-        "test_accuracy": result.test_accuracy,
+        **_scores(result),
+        **{f"test_{name}": value for name, value in result.test_metrics.items()},
         "parameters": sum(tensor.numel() for tensor in result.state_dict.values()),
     }
 
@@ -208,10 +242,11 @@ def _chunk_bytes(config: PipelineConfig, store: GraphStore) -> int:
 def _memory_bytes(config: PipelineConfig, store: GraphStore, chunk_bytes: int) -> int:
     info, device_budget = store.info, int(config.cache.device_budget)
     nodes, widest = batch_nodes(info, config.sampling), max(info.feature_dim, config.model.hidden)
-    in_memory = topology_bytes(store) + store.nbytes(FEATURES) + 5 * 8 * info.num_nodes + device_budget
-    rows_in_flight = (config.sampling.superbatch + 3) * nodes * info.feature_row_bytes
+    shared = topology_bytes(store) + store.nbytes(FEATURES)
+    loading = loading_bytes(info, config.sampling, in_flight_bytes(config))
     steps = 4 * 4 * nodes * widest
+    process = 5 * 8 * info.num_nodes + device_budget + loading + steps
     spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
     # Prepared for the validation nodes and, at the end, for the test nodes.
     exact = inference_bytes(spec, info.num_nodes, info.num_edges, chunk_bytes, prepared=2)
-    return in_memory + sampling_bytes(info, config.sampling) + rows_in_flight + max(steps, exact)
+    return shared + process + max(0, exact - steps)

@@ -1,4 +1,4 @@
-"""What training is asked and what it answers: plain frozen values without any machinery."""
+"""What training is asked, and on what data: plain frozen values without any machinery."""
 
 from __future__ import annotations
 
@@ -6,27 +6,50 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
-from kernels.mfg import TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import Kind, ModelSpec
+from kernels.nn.norm import Norm
 from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError
+from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
 from tasks.inference import DEFAULT_CHUNK_BYTES
+from tasks.metrics import Metric
+from tasks.objective import ClassWeights, Labels, labelled
 
 Validation = Literal["exact", "sampled"]
-StateDict = dict[str, Tensor]
+Schedule = Literal["constant", "cosine", "step"]
+Precision = Literal["float32", "bfloat16"]
 
 _MLP_LAYERS = 2
-_CHANGES_NOTHING = ("superbatch", "threads", "compute_threads", "checkpoint_path", "chunk_bytes", "stall_timeout_s")
+_CHANGES_NOTHING = (
+    "superbatch",
+    "threads",
+    "compute_threads",
+    "checkpoint_path",
+    "chunk_bytes",
+    "in_flight_bytes",
+    "stall_timeout_s",
+)
+_AT_LEAST_ONE = (
+    "epochs",
+    "batch_size",
+    "superbatch",
+    "threads",
+    "chunk_bytes",
+    "in_flight_bytes",
+    "step_epochs",
+    "accumulate",
+    "workers",
+)
+_CHOICES = {"validation": Validation, "schedule": Schedule, "precision": Precision, "metric": Metric}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +70,36 @@ class TrainOptions:
     """Attention heads of a GAT layer; None stands for 8."""
     attention_dropout: float = 0.0
     """Dropout of a GAT layer's attention weights."""
+    norm: Norm = "none"
+    """Normalisation between layers."""
     epochs: int = 10
     """Most epochs to train."""
     learning_rate: float = 0.01
-    """Learning rate of Adam."""
+    """Learning rate of Adam, after warm-up."""
+    schedule: Schedule = "constant"
+    """How the learning rate falls; `cosine` reaches 0 after `epochs`."""
+    warmup_steps: int = 0
+    """Steps during which the learning rate rises to its full height."""
+    step_epochs: int = 10
+    """Epochs from one fall of the learning rate to the next (`step`)."""
+    step_factor: float = 0.1
+    """What it is multiplied by then."""
+    clip_norm: float | None = None
+    """Largest Euclidean norm of a step's whole gradient; None clips nothing."""
+    precision: Precision = "float32"
+    """Of the matrix products in training; weights, aggregation, loss, gradients and evaluation stay float32."""
+    class_weights: ClassWeights = "none"
+    """Factors of the classes' losses, see `build_objective`."""
+    accumulate: int = 1
+    """Mini-batches of each worker whose gradients add up to one step."""
+    workers: int = 1
+    """Processes that train together: of each `workers` mini-batches in a row, each takes one."""
+    metric: Metric = "accuracy"
+    """What chooses the best epoch on the validation nodes."""
     weight_decay: float = 0.0
     """L2 penalty on the weight matrices."""
     patience: int | None = None
-    """Stop after so many epochs without a better validation accuracy; None never stops early."""
+    """Stop after so many epochs without a better validation metric; None never stops early."""
     validation: Validation = "exact"
     """Validate over all neighbors, or over sampled ones."""
     batch_size: int = 1000
@@ -74,25 +119,40 @@ class TrainOptions:
     """File to save after each epoch and to resume from where it exists; None keeps no checkpoint."""
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     """Most bytes of one chunk of exact evaluation."""
+    in_flight_bytes: int = DEFAULT_IN_FLIGHT_BYTES
+    """Most bytes of mini-batches that are loaded ahead, one super-batch being the least."""
     stall_timeout_s: float = 600.0
     """Give up when no mini-batch has arrived for so long."""
 
     def __post_init__(self) -> None:
-        if self.validation not in get_args(Validation):
-            raise InputError(f"validation must be 'exact' or 'sampled' (got {self.validation!r})")
-        for name in ("epochs", "batch_size", "superbatch", "threads", "chunk_bytes"):
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in get_args(choices):
+                allowed = " or ".join(map(repr, get_args(choices)))
+                raise InputError(f"{name} must be {allowed} (got {getattr(self, name)!r})")
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be >= 1 (got {getattr(self, name)})")
         for name in ("patience", "compute_threads"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} must be >= 1, or None (got {getattr(self, name)})")
-        if not self.learning_rate > 0 or not self.weight_decay >= 0:
-            rates = f"{self.learning_rate} and {self.weight_decay}"
-            raise InputError(f"learning_rate must be > 0 and weight_decay >= 0 (got {rates})")
+        self._check_rates()
         if (self.kind == "mlp") != (not self.fanouts):
             raise InputError(
                 f"the MLP goes with no fanouts, other models with some (got {self.kind!r}, {self.fanouts})"
             )
+
+    def _check_rates(self) -> None:
+        if not self.learning_rate > 0 or not self.weight_decay >= 0:
+            rates = f"{self.learning_rate} and {self.weight_decay}"
+            raise InputError(f"learning_rate must be > 0 and weight_decay >= 0 (got {rates})")
+        if self.warmup_steps < 0 or not 0 < self.step_factor <= 1:
+            got = f"{self.warmup_steps} and {self.step_factor}"
+            raise InputError(f"warmup_steps must be >= 0 and step_factor lie in (0, 1] (got {got})")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise InputError(f"clip_norm must be > 0, or None (got {self.clip_norm})")
+        weights = self.class_weights
+        if weights not in ("none", "balanced") and not (isinstance(weights, tuple) and min(weights, default=0) > 0):
+            raise InputError(f"class_weights must be 'none', 'balanced' or positive numbers (got {weights!r})")
 
     def model_spec(self, in_dim: int, num_classes: int) -> ModelSpec:
         """Network for so many features and classes."""
@@ -107,6 +167,7 @@ class TrainOptions:
                 input_dropout=self.input_dropout,
                 heads=self.heads,
                 attention_dropout=self.attention_dropout,
+                norm=self.norm,
             )
         except ValueError as error:
             raise InputError(str(error)) from error
@@ -129,8 +190,8 @@ class Splits:
     test: npt.NDArray[np.int64]
     """(n,) ids, may be empty."""
 
-    def labelled(self, labels_N: npt.NDArray[np.int64]) -> Splits:
-        """The splits without duplicates and without nodes whose label is negative, ascending.
+    def labelled(self, labels: Labels) -> Splits:
+        """The splits without duplicates and without unlabelled nodes, ascending.
 
         Raises
         ------
@@ -139,10 +200,11 @@ class Splits:
         """
         parts = [np.unique(np.asarray(part, np.int64)) for part in (self.train, self.valid, self.test)]
         for name, part in zip(("train", "valid", "test"), parts, strict=True):
-            if len(part) and (part[0] < 0 or part[-1] >= len(labels_N)):
+            if len(part) and (part[0] < 0 or part[-1] >= len(labels)):
                 wrong = part[0] if part[0] < 0 else part[-1]
-                raise InputError(f"node {wrong} of the {name} split is outside [0, {len(labels_N)})")
-        return Splits(*(part[labels_N[part] >= 0] for part in parts))
+                raise InputError(f"node {wrong} of the {name} split is outside [0, {len(labels)})")
+        known_N = labelled(labels)
+        return Splits(*(part[known_N[part]] for part in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +215,8 @@ class TrainData:
     """Adjacency of all nodes."""
     features: FeatureTiers
     """Features of all nodes."""
-    labels: npt.NDArray[np.int64]
-    """(N,) classes, negative where unlabelled."""
+    labels: Labels
+    """(N,) classes, negative where unlabelled; or (N, num_classes) rows of 0 and 1, -1 where unknown."""
     splits: Splits
     """Labelled nodes."""
     degrees: NodeDegrees | None
@@ -166,14 +228,17 @@ class TrainData:
 
     def __post_init__(self) -> None:
         num_nodes = self.topology.num_nodes
-        if self.labels.shape != (num_nodes,):
-            raise InputError(f"there must be {num_nodes} labels, one a node (got shape {self.labels.shape})")
+        if self.labels.shape not in ((num_nodes,), (num_nodes, self.num_classes)):
+            raise InputError(
+                f"there must be {num_nodes} labels, one a node or one of each class (got shape {self.labels.shape})"
+            )
         if not len(self.splits.train):
             raise InputError("no labelled node to train on: check the training split and the labels")
         if self.degrees is not None and len(self.degrees.in_degree) != num_nodes:
             raise InputError(f"there must be {num_nodes} degrees, one a node (got {len(self.degrees.in_degree)})")
-        if int(self.labels.max()) >= self.num_classes:
-            raise InputError(f"labels must lie below {self.num_classes} (got {int(self.labels.max())})")
+        limit = self.num_classes if self.labels.ndim == 1 else 2
+        if int(self.labels.max()) >= limit:
+            raise InputError(f"labels must lie below {limit} (got {int(self.labels.max())})")
 
     def fingerprint(self) -> dict[str, str | int]:
         """What tells these data from others at little cost."""
@@ -181,86 +246,3 @@ class TrainData:
         checksums = "-".join(str(zlib.crc32(part.tobytes())) for part in parts)
         sizes = {"nodes": self.topology.num_nodes, "edges": self.topology.num_edges}
         return {**sizes, "digest": self.digest, "checksums": checksums}
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Quality on a set of nodes, and what it took to find out."""
-
-    accuracy: float | None
-    """Share of right classes; None where the set is empty."""
-    loss: float | None
-    """Mean cross-entropy; None where the set is empty."""
-    seconds: float
-    """Wall seconds."""
-    feature_reads: TierReads
-    """Feature rows read."""
-    adjacency_reads: TierReads
-    """Adjacency lists read."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochReport:
-    """One epoch, counted from 0."""
-
-    epoch: int
-    """Number of the epoch."""
-    loss: float
-    """Mean training loss."""
-    valid_accuracy: float | None
-    """None where there is nothing to validate on."""
-    valid_loss: float | None
-    """Mean cross-entropy on the validation nodes."""
-    is_best: bool
-    """Whether no earlier epoch was as good (accuracy first, then loss)."""
-    seconds: Mapping[str, float]
-    """`train` (steps), `wait` (for mini-batches) and `validate` are wall time and add up; `sample` and `gather` are the
-    work of the threads behind it."""
-    feature_reads: TierReads
-    """Feature rows read by training."""
-    adjacency_reads: TierReads
-    """Adjacency lists read by training."""
-    valid_feature_reads: TierReads
-    """Feature rows read by validation."""
-    valid_adjacency_reads: TierReads
-    """Adjacency lists read by validation."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for a checkpoint or JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> EpochReport:
-        """Inverse of `to_dict`."""
-        reads = {field.name: TierReads(**values[field.name]) for field in fields(cls) if field.name.endswith("_reads")}
-        return cls(**{**values, **reads})
-
-
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """The outcome, judged at the epoch of the best validation."""
-
-    spec: ModelSpec
-    """Network of `state_dict`."""
-    state_dict: StateDict
-    """Weights of the best epoch."""
-    best_epoch: int
-    """Epoch of the best validation accuracy; ties by loss, then the earlier."""
-    valid_accuracy: float | None
-    """Validation accuracy of that epoch."""
-    test_accuracy: float | None
-    """Exact test accuracy of its weights."""
-    history: tuple[EpochReport, ...]
-    """All epochs, those before a resume too."""
-    resumed_epochs: int
-    """How many of them came from a checkpoint."""
-    seconds: Mapping[str, float]
-    """The parts of `EpochReport.seconds` added up, and `evaluate` (the test)."""
-    feature_reads: TierReads
-    """Feature rows read by training."""
-    adjacency_reads: TierReads
-    """Adjacency lists read by training."""
-    evaluation_feature_reads: TierReads
-    """Feature rows read by validation and test."""
-    evaluation_adjacency_reads: TierReads
-    """Adjacency lists read by validation and test."""

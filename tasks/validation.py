@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import NodeDegrees
@@ -17,31 +15,33 @@ from kernels.nn.model import GnnModel
 from storage.cache.tiers import FeatureTiers
 from tasks.inference import ExactInference
 from tasks.loader import MiniBatchLoader
-from tasks.training_types import Score
+from tasks.metrics import Metric
+from tasks.objective import Objective
+from tasks.training_reports import Score
 
 
 class Validator(Protocol):
     """Scores models on one set of nodes."""
 
-    def score(self, model: GnnModel) -> Score:
-        """Score one model."""
+    def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
+        """Score one model by its loss and some metrics."""
 
 
 class ExactValidator:
     """Scores over complete neighborhoods."""
 
-    def __init__(self, inference: ExactInference, features: FeatureTiers, targets: npt.NDArray[np.int64]) -> None:
-        self._inference = inference
-        self._features = features
-        self._targets = torch.from_numpy(targets)
+    def __init__(self, inference: ExactInference, features: FeatureTiers, objective: Objective, nodes: IdArray) -> None:
+        self._inference, self._features = inference, features
+        self._objective, self._nodes = objective, nodes
 
-    def score(self, model: GnnModel) -> Score:
+    def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score one model."""
         start = time.perf_counter()
+        model.eval()
         predicted = self._inference.run(model, self._features)
-        accuracy, loss = accuracy_and_loss(predicted.logits, self._targets)
+        quality = self._objective.quality(predicted.logits, self._nodes, metrics)
         seconds = time.perf_counter() - start
-        return Score(accuracy, loss, seconds, predicted.feature_reads, predicted.adjacency_reads)
+        return Score(quality.metrics, quality.loss, seconds, predicted.feature_reads, predicted.adjacency_reads)
 
 
 class SampledValidator:
@@ -51,40 +51,36 @@ class SampledValidator:
         self,
         loader: MiniBatchLoader,
         nodes: IdArray,
-        labels_N: npt.NDArray[np.int64],
+        objective: Objective,
         *,
         batch_size: int,
         degrees: NodeDegrees | None,
     ) -> None:
         self._loader = loader
         self._batches = [nodes[begin : begin + batch_size] for begin in range(0, len(nodes), batch_size)]
-        self._labels_N = labels_N
+        self._objective = objective
         self._degrees = degrees
 
-    def score(self, model: GnnModel) -> Score:
+    def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score one model."""
         start, before = time.perf_counter(), self._loader.features.reads
-        logits, targets = [], []
+        logits, nodes = [], []
+        model.eval()
         with self._loader.epoch(self._batches, epoch=0) as stream, torch.no_grad():
             for batch in stream:
                 sample = batch.sample
                 degrees_S = self._degrees.take(sample.input_nodes) if self._degrees is not None else None
                 logits.append(model(sample.hops, batch.rows, degrees_S))
-                targets.append(torch.from_numpy(self._labels_N[sample.seed_nodes]))
-        accuracy, loss = accuracy_and_loss(torch.cat(logits), torch.cat(targets))
-        feature_reads = self._loader.features.reads.since(before)
-        return Score(accuracy, loss, time.perf_counter() - start, feature_reads, stream.stats.adjacency_reads)
+                nodes.append(sample.seed_nodes)
+        all_nodes = np.concatenate(nodes).astype(np.int64, copy=False)
+        quality = self._objective.quality(torch.cat(logits), all_nodes, metrics)
+        feature_reads, seconds = self._loader.features.reads.since(before), time.perf_counter() - start
+        return Score(quality.metrics, quality.loss, seconds, feature_reads, stream.stats.adjacency_reads)
 
 
 class NoValidator:
     """Stands for an empty set of nodes."""
 
-    def score(self, model: GnnModel) -> Score:
+    def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score nothing."""
-        return Score(None, None, 0.0, TierReads(), TierReads())
-
-
-def accuracy_and_loss(logits_nC: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Share of right classes and mean cross-entropy."""
-    accuracy = float((logits_nC.argmax(dim=1) == targets).double().mean())
-    return accuracy, float(functional.cross_entropy(logits_nC, targets))
+        return Score({}, None, 0.0, TierReads(), TierReads())

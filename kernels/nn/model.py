@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -17,6 +17,7 @@ from kernels.nn.gat import GatLayer, Merge
 from kernels.nn.gcn import GcnLayer
 from kernels.nn.layers import Layer, NodeDegrees, Rows, in_memory
 from kernels.nn.mlp import DenseLayer
+from kernels.nn.norm import BatchNorm, Norm, build_norm
 from kernels.nn.sage import SageLayer
 from kernels.rng import Purpose, stream_key
 
@@ -51,10 +52,14 @@ class ModelSpec:
     """Attention heads of a GAT layer; None stands for 8."""
     attention_dropout: float = 0.0
     """Dropout of a GAT layer's attention weights."""
+    norm: Norm = "none"
+    """Normalisation between layers, before the ReLU."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))} (got {self.kind!r})")
+        if self.norm not in get_args(Norm):
+            raise ValueError(f"norm must be one of {', '.join(get_args(Norm))} (got {self.norm!r})")
         for name in ("in_dim", "hidden", "num_classes", "num_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1 (got {getattr(self, name)})")
@@ -92,21 +97,23 @@ class ModelSpec:
         Raises
         ------
         ValueError
-            If a field is missing, unknown or out of range.
+            If a field is unknown or out of range, or one without a default is missing.
         """
         names = {field.name for field in fields(cls)}
-        if set(values) != names:
+        required = {field.name for field in fields(cls) if field.default is MISSING}
+        if not required <= set(values) <= names:
             raise ValueError(f"a model description has the fields {sorted(names)} (got {sorted(values)})")
         return cls(**values)
 
 
 class GnnModel(nn.Module):
-    """Layers with ReLU between them; `build_model` makes one."""
+    """Layers with normalisation and ReLU between them; `build_model` makes one."""
 
     def __init__(self, spec: ModelSpec, layers: Sequence[Layer]) -> None:
         super().__init__()
         self.spec = spec
         self.layers = nn.ModuleList(layers)
+        self.norms = nn.ModuleList([build_norm(spec.norm, layer.out_dim) for layer in layers[:-1]])
 
     def ordered_layers(self) -> list[Layer]:
         """The layers from the input to the output."""
@@ -150,8 +157,22 @@ class GnnModel(nn.Module):
         return in_memory(h)
 
     def activate(self, index: int, h: Tensor) -> Tensor:
-        """What follows layer `index`: ReLU in place, but nothing after the last."""
-        return h if index == len(self.layers) - 1 else torch.relu_(h)
+        """What follows layer `index`: normalisation and ReLU in place, but nothing after the last."""
+        return h if index == len(self.layers) - 1 else torch.relu_(self.norms[index](h))
+
+    def observed_statistics(self) -> Tensor:
+        """What the batch normalisations saw of the last mini-batch, flat; empty without any."""
+        return torch.cat([torch.empty(0), *(norm.observed.reshape(-1) for norm in self._batch_norms())])
+
+    def apply_statistics(self, observed: Tensor) -> None:
+        """Move the running statistics towards what `observed_statistics` saw, here or in another process."""
+        norms = self._batch_norms()
+        parts = torch.split(observed, [norm.observed.numel() for norm in norms])
+        for norm, part in zip(norms, parts, strict=True):
+            norm.apply_observed(part.view(2, -1))
+
+    def _batch_norms(self) -> list[BatchNorm]:
+        return [norm for norm in self.norms if isinstance(norm, BatchNorm)]
 
     def _mfgs(self, hops: Sequence[Mfg], num_rows: int) -> list[Mfg]:
         if self.spec.needs_graph:

@@ -27,10 +27,11 @@ def linear_rows(rows_SF: Tensor, weight_OF: Tensor) -> Tensor:
     Returns
     -------
     (num_rows, out_dim) float32 tensor
+        Also where autocast lets the product itself run in bfloat16.
     """
     ones = _ones_of(rows_SF) if rows_SF.dtype == torch.uint8 else None
     if ones is None:
-        return functional.linear(rows_SF.to(weight_OF.dtype), weight_OF)
+        return functional.linear(rows_SF.to(weight_OF.dtype), weight_OF).to(weight_OF.dtype)
     return aggregate(ones, weight_OF.T.contiguous())
 
 

@@ -63,6 +63,11 @@ class FeatureTiers:
         self._check = check
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in the storage dtype."""
+        return int(self._host_ND.shape[1] * self._host_ND.itemsize)
+
+    @property
     def device_bytes(self) -> int:
         """Bytes on the device: cached rows and their rank map."""
         return self._device_CD.nbytes + (self._map.nbytes if self._map is not None else 0)

@@ -6,7 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tasks.training_types import EpochReport, TrainOptions
+from tasks.training_reports import EpochReport
+from tasks.training_types import TrainOptions
 from tests.tasks.training_graphs import OPTIONS, community_data
 
 EPOCHS = 60

@@ -73,8 +73,8 @@ def test_other_torch_files_are_refused(path: Path, values: Any) -> None:
 
 
 def test_other_format_is_refused(path: Path) -> None:
-    torch.save({"format_version": 2}, path)
-    with pytest.raises(FormatVersionError, match="format 2"):
+    torch.save({"format_version": 1}, path)
+    with pytest.raises(FormatVersionError, match="format 1"):
         load_checkpoint(path, "abc")
 
 

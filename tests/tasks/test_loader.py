@@ -17,6 +17,7 @@ from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import MachineError
+from tasks.in_flight import bytes_of, most_bytes
 from tasks.loader import MiniBatch, MiniBatchLoader
 from tests.graphs import power_law_graph
 
@@ -49,18 +50,18 @@ class Slow(NeighborSampler):
 
     delay_s = 1.5
 
-    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int) -> SuperBatch:
+    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1) -> SuperBatch:
         time.sleep(self.delay_s)
-        return super().sample(batches, epoch=epoch, first_batch=first_batch)
+        return super().sample(batches, epoch=epoch, first_batch=first_batch, batch_step=batch_step)
 
 
 class Failing(NeighborSampler):
     """Fails at the third super-batch."""
 
-    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int) -> SuperBatch:
+    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1) -> SuperBatch:
         if first_batch >= 4:
             raise OSError("the disk went away")
-        return super().sample(batches, epoch=epoch, first_batch=first_batch)
+        return super().sample(batches, epoch=epoch, first_batch=first_batch, batch_step=batch_step)
 
 
 def loaded(superbatch: int, threads: int, *, epoch: int = 0) -> list[MiniBatch]:
@@ -126,9 +127,11 @@ def test_what_is_ahead_is_bounded() -> None:
     started = []
 
     class Counting(NeighborSampler):
-        def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int) -> SuperBatch:
+        def sample(
+            self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1
+        ) -> SuperBatch:
             started.append(first_batch)
-            return super().sample(batches, epoch=epoch, first_batch=first_batch)
+            return super().sample(batches, epoch=epoch, first_batch=first_batch, batch_step=batch_step)
 
     counting = Counting(TOPOLOGY, (3,), seed=7, purpose=Purpose.TRAIN)
     many = [np.arange(4)] * 200
@@ -139,6 +142,71 @@ def test_what_is_ahead_is_bounded() -> None:
         next(iter(stream))
         time.sleep(0.3)
         assert len(started) <= 2 + 1 + 3  # ready or handed out, being gathered, sampled ahead
+
+
+class Tracking(NeighborSampler):
+    """Keeps the bytes of each super-batch and of its rows, by its first batch."""
+
+    def __init__(self) -> None:
+        super().__init__(TOPOLOGY, (3, 5), seed=7, purpose=Purpose.TRAIN)
+        self.sampled: dict[int, int] = {}
+
+    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1) -> SuperBatch:
+        sampled = super().sample(batches, epoch=epoch, first_batch=first_batch, batch_step=batch_step)
+        self.sampled[first_batch] = bytes_of(sampled, ROWS.shape[1] * ROWS.itemsize)
+        return sampled
+
+
+def most_bytes_ahead(in_flight_bytes: int) -> tuple[int, int]:
+    """Bytes of the super-batches not yet begun by a slow consumer, at their most; and what the loader counted."""
+    tracking, superbatch, most = Tracking(), 2, 0
+    with (
+        MiniBatchLoader(
+            tracking, tiers(), superbatch=superbatch, threads=3, prefetch=4, in_flight_bytes=in_flight_bytes
+        ) as loader,
+        loader.epoch(BATCHES, epoch=0) as stream,
+    ):
+        for batch in stream:
+            time.sleep(0.01)
+            later = [n for first, n in tracking.sampled.copy().items() if first > batch.sample.batch_index]
+            most = max(most, sum(later))
+    return most, stream.in_flight.peak_bytes
+
+
+def test_bytes_in_flight_are_bounded() -> None:
+    reserved = most_bytes(sampler(), BATCHES[:2], ROWS.shape[1] * ROWS.itemsize)
+    limit = 2 * reserved
+    most, counted = most_bytes_ahead(limit)
+    assert 0 < most <= counted <= limit
+    unbounded, _ = most_bytes_ahead(1 << 30)
+    assert unbounded > most  # the bound is what kept it low
+
+
+def test_one_super_batch_at_a_time_is_the_least() -> None:
+    most, counted = most_bytes_ahead(1)
+    assert counted == most_bytes(sampler(), BATCHES[:2], ROWS.shape[1] * ROWS.itemsize)
+    assert most <= counted
+
+
+def test_what_is_reserved_suffices() -> None:
+    row_bytes = ROWS.shape[1] * ROWS.itemsize
+    for fanouts in ((3, 5), (-1,), (-1, 2), ()):
+        for replace in (False, True):
+            drawing = NeighborSampler(TOPOLOGY, fanouts, seed=7, purpose=Purpose.TRAIN, replace=replace)
+            sampled = drawing.sample(BATCHES[:3], epoch=0, first_batch=0)
+            assert bytes_of(sampled, row_bytes) <= most_bytes(drawing, BATCHES[:3], row_bytes)
+
+
+def test_each_worker_loads_its_share() -> None:
+    """Every third mini-batch from the second on is what one process would have drawn at those positions."""
+    with (
+        MiniBatchLoader(sampler(), tiers(), superbatch=2) as loader,
+        loader.epoch(BATCHES[1::3], epoch=2, first_batch=1, batch_step=3) as stream,
+    ):
+        for position, batch in zip(range(1, len(BATCHES), 3), stream, strict=True):
+            expected = sampler().sample([BATCHES[position]], epoch=2, first_batch=position).samples[0]
+            assert batch.sample.batch_index == position
+            assert np.array_equal(batch.sample.input_nodes, expected.input_nodes)
 
 
 def test_error_while_sampling_reaches_the_consumer() -> None:

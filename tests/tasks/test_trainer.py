@@ -19,7 +19,8 @@ from kernels.nn.model import build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from storage.errors import InputError
-from tasks.training_types import EpochReport, Splits, TrainOptions, TrainResult
+from tasks.training_reports import EpochReport, TrainResult
+from tasks.training_types import Splits, TrainOptions
 from tests.tasks import killed_training
 from tests.tasks.training_graphs import OPTIONS, Data, community_data
 

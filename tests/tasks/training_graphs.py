@@ -11,8 +11,10 @@ import numpy.typing as npt
 from kernels.nn.layers import NodeDegrees
 from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers, cached_topology
+from tasks.objective import Labels
 from tasks.trainer import train
-from tasks.training_types import Splits, TrainOptions, TrainResult
+from tasks.training_reports import TrainResult
+from tasks.training_types import Splits, TrainOptions
 from tests.graphs import csc_from_edges
 
 NUM_CLASSES = 4
@@ -27,7 +29,7 @@ class Data:
 
     topology: Topology
     rows: npt.NDArray[Any]
-    labels: npt.NDArray[np.int64]
+    labels: Labels
     splits: Splits
     degrees: NodeDegrees
 
@@ -65,3 +67,14 @@ def community_data(num_nodes: int = 300, *, seed: int = 0, dtype: npt.DTypeLike 
     topology = Topology.in_memory(*csc_from_edges(num_nodes, src, dst))
     degrees = NodeDegrees(topology.in_degree(), np.bincount(topology.indices, minlength=num_nodes))
     return Data(topology, rows.astype(dtype), known, splits, degrees)
+
+
+def with_many_labels(data: Data) -> Data:
+    """The same nodes with a label for the class and one for each pair of neighboring classes; some are unknown."""
+    rng, num_nodes = np.random.default_rng(1), len(data.labels)
+    present = np.zeros((num_nodes, NUM_CLASSES), np.int8)
+    for shift in (0, 1):
+        present[np.arange(num_nodes), (data.labels + shift) % NUM_CLASSES] = 1
+    present[rng.random(present.shape) < 0.05] = -1
+    present[data.labels < 0] = -1
+    return replace(data, labels=present)

@@ -1,0 +1,149 @@
+"""What training minimises and evaluation reports: one class a node, or many labels a node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.mfg import IdArray
+from storage.errors import InputError
+from tasks.metrics import METRICS, Metric
+
+Labels = npt.NDArray[np.int64] | npt.NDArray[np.int8]
+"""(N,) classes, negative where unlabelled; or (N, C) rows of 0 and 1, -1 where unknown."""
+ClassWeights = Literal["none", "balanced"] | tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How good some predictions are."""
+
+    loss: float
+    """Mean loss, class weights left out."""
+    metrics: Mapping[str, float | None]
+    """The metrics asked for; None where one is undefined."""
+
+
+class Objective(Protocol):
+    """Loss over nodes. The weighted sum over a step is divided by the weight of all its nodes, whoever had them."""
+
+    def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
+        """Weighted sum of the losses of the nodes' predictions."""
+
+    def weight(self, nodes: IdArray) -> float:
+        """What to divide the sum by: how many nodes (entries) there are, class weights counted."""
+
+    def quality(self, logits_nC: Tensor, nodes: IdArray, metrics: Collection[Metric]) -> Quality:
+        """Judge predictions."""
+
+
+class OneClass:
+    """Cross-entropy of one class a node."""
+
+    def __init__(self, labels_N: npt.NDArray[np.int64], weight_C: Tensor | None) -> None:
+        self._labels_N, self._weight_C = labels_N, weight_C
+
+    def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
+        """Weighted sum of the cross-entropies."""
+        return functional.cross_entropy(logits_nC, self._targets(nodes), self._weight_C, reduction="sum")
+
+    def weight(self, nodes: IdArray) -> float:
+        """Number of nodes, or the sum of their classes' weights."""
+        if self._weight_C is None:
+            return float(len(nodes))
+        return float(self._weight_C[self._targets(nodes)].double().sum())
+
+    def quality(self, logits_nC: Tensor, nodes: IdArray, metrics: Collection[Metric]) -> Quality:
+        """Judge predictions."""
+        targets = self._targets(nodes)
+        loss = float(functional.cross_entropy(logits_nC, targets))
+        return Quality(loss, _measure(logits_nC, targets.numpy(), metrics))
+
+    def _targets(self, nodes: IdArray) -> Tensor:
+        return torch.from_numpy(self._labels_N[nodes])
+
+
+class ManyLabels:
+    """Binary cross-entropy of each known label of a node."""
+
+    def __init__(self, labels_NC: npt.NDArray[np.int8], weight_C: Tensor | None) -> None:
+        self._labels_NC, self._weight_C = labels_NC, weight_C
+
+    def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
+        """Sum of the entries' cross-entropies, present labels counting as often as their class weight says."""
+        return self._sum(logits_nC, self._targets(nodes), self._weight_C)
+
+    def weight(self, nodes: IdArray) -> float:
+        """Number of known entries."""
+        return float((self._targets(nodes) >= 0).sum())
+
+    def quality(self, logits_nC: Tensor, nodes: IdArray, metrics: Collection[Metric]) -> Quality:
+        """Judge predictions."""
+        targets = self._targets(nodes)
+        loss = float(self._sum(logits_nC, targets, None)) / max(1.0, self.weight(nodes))
+        return Quality(loss, _measure(logits_nC, targets.numpy(), metrics))
+
+    def _sum(self, logits_nC: Tensor, targets_nC: Tensor, weight_C: Tensor | None) -> Tensor:
+        entries = functional.binary_cross_entropy_with_logits(
+            logits_nC, targets_nC.clamp(min=0).to(logits_nC.dtype), pos_weight=weight_C, reduction="none"
+        )
+        return (entries * (targets_nC >= 0)).sum()
+
+    def _targets(self, nodes: IdArray) -> Tensor:
+        return torch.from_numpy(self._labels_NC[nodes])
+
+
+def build_objective(
+    labels: Labels, train_nodes: IdArray, num_classes: int, class_weights: ClassWeights = "none"
+) -> Objective:
+    """Choose the loss by the shape of the labels.
+
+    Parameters
+    ----------
+    labels : (N,) int64 or (N, C) int8
+    train_nodes : (n,) integer
+        Labelled nodes that `balanced` counts.
+    num_classes : int
+        C.
+    class_weights : "none", "balanced" or C positive numbers
+        One class a node: factor of each class's loss; balanced is `n / (C * nodes of the class)`. Many labels: factor
+        of the loss where a label is present; balanced is `absent / present`.
+
+    Raises
+    ------
+    InputError
+        If there is not one weight a class.
+    """
+    if isinstance(class_weights, tuple) and len(class_weights) != num_classes:
+        raise InputError(f"class_weights must hold {num_classes} numbers, one a class (got {len(class_weights)})")
+    known: npt.NDArray[Any] = labels[train_nodes]
+    if labels.ndim == 1:
+        count_C = np.bincount(known, minlength=num_classes)
+        balanced_C = len(known) / (num_classes * np.maximum(count_C, 1))
+        return OneClass(labels.astype(np.int64, copy=False), _weights(class_weights, balanced_C))
+    balanced_C = np.maximum((known == 0).sum(axis=0), 1) / np.maximum((known == 1).sum(axis=0), 1)
+    return ManyLabels(labels.astype(np.int8, copy=False), _weights(class_weights, balanced_C))
+
+
+def labelled(labels: Labels) -> npt.NDArray[np.bool_]:
+    """(N,) whether each node has a class, or any known label."""
+    known: npt.NDArray[np.bool_] = np.asarray(labels >= 0)
+    return known if labels.ndim == 1 else np.asarray(known.any(axis=1))
+
+
+def _weights(class_weights: ClassWeights, balanced_C: npt.NDArray[np.float64]) -> Tensor | None:
+    if class_weights == "none":
+        return None
+    return torch.tensor(balanced_C if class_weights == "balanced" else class_weights, dtype=torch.float32)
+
+
+def _measure(logits_nC: Tensor, targets: Labels, metrics: Collection[Metric]) -> dict[str, float | None]:
+    scores_nC = logits_nC.detach().numpy()
+    return {name: METRICS[name](scores_nC, targets) for name in metrics}

@@ -1,0 +1,198 @@
+"""One epoch of steps, the same in every process that trains: load, accumulate, exchange, step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.mfg import TierReads
+from kernels.nn.layers import NodeDegrees
+from kernels.nn.model import GnnModel, build_model
+from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler, shuffled_batches
+from storage.errors import InputError
+from tasks.checkpoint import Checkpoint
+from tasks.loader import LoadStats, MiniBatch, MiniBatchLoader
+from tasks.objective import build_objective
+from tasks.optimizer import build_optimizer, learning_rate, set_learning_rate
+from tasks.peers import Peers
+from tasks.training_types import TrainData, TrainOptions
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCosts:
+    """What an epoch of training came to."""
+
+    loss: float
+    """Mean loss, class weights counted."""
+    learning_rate: float
+    """Of the last step."""
+    train_s: float
+    """Seconds of this process's steps, waiting for other processes included."""
+    wait_s: float
+    """Seconds that this process waited for mini-batches."""
+    sample_s: float
+    """Seconds of sampling, all threads and workers together."""
+    gather_s: float
+    """Seconds of gathering rows, all workers together."""
+    feature_reads: TierReads
+    """Feature rows read, all workers together."""
+    adjacency_reads: TierReads
+    """Adjacency lists read, all workers together."""
+
+
+class EpochTrainer:
+    """The network, its optimizer and this process's share of the mini-batches; use it as a context manager."""
+
+    def __init__(self, data: TrainData, options: TrainOptions, peers: Peers) -> None:
+        self._data, self._options, self._peers = data, options, peers
+        in_dim = data.features.gather(np.empty(0, np.int64)).shape[1]
+        self.spec = options.model_spec(in_dim, data.num_classes)
+        if self.spec.needs_degrees and data.degrees is None:
+            raise InputError(f"a {self.spec.kind} model needs the degrees of all nodes")
+        self.degrees: NodeDegrees | None = data.degrees if self.spec.needs_degrees else None
+        self.objective = build_objective(data.labels, data.splits.train, data.num_classes, options.class_weights)
+        self.model: GnnModel = build_model(self.spec, seed=options.seed)
+        self.optimizer = build_optimizer(self.model, options)
+        self._loader = self.new_loader(Purpose.TRAIN)
+
+    def new_loader(self, purpose: Purpose) -> MiniBatchLoader:
+        """Make a loader of this process; its user closes it."""
+        options = self._options
+        sampler = NeighborSampler(
+            self._data.topology, options.fanouts, seed=options.seed, purpose=purpose, replace=options.replace
+        )
+        return MiniBatchLoader(
+            sampler,
+            self._data.features,
+            superbatch=options.superbatch,
+            threads=options.threads,
+            in_flight_bytes=options.in_flight_bytes,
+            stall_timeout_s=options.stall_timeout_s,
+            # Dropout of the input copies the rows anyway.
+            in_place=self._data.features.is_readable_in_place and options.input_dropout == 0,
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up weights and optimizer as they were."""
+        self.model.load_state_dict(checkpoint.model)
+        self.optimizer.load_state_dict(checkpoint.optimizer)
+
+    def __enter__(self) -> EpochTrainer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loader.close()
+
+    def run(self, epoch: int) -> EpochCosts:
+        """Pass over the training nodes once.
+
+        Raises
+        ------
+        InputError
+            If the loss is not finite.
+        MachineError
+            If loading stalls or another process is gone.
+        """
+        options, peers, before = self._options, self._peers, self._data.features.reads
+        batches = shuffled_batches(self._data.splits.train, options.batch_size, seed=options.seed, epoch=epoch)
+        per_step = peers.size * options.accumulate
+        firsts = range(0, len(batches), per_step)
+        loss_sum, weight_sum, rate, start = 0.0, 0.0, 0.0, time.perf_counter()
+        mine = batches[peers.rank :: peers.size]
+        self.model.train()
+        with self._loader.epoch(mine, epoch=epoch, first_batch=peers.rank, batch_step=peers.size) as stream:
+            loaded = iter(stream)
+            for number, first in enumerate(firsts):
+                seeds = np.concatenate(batches[first : first + per_step]).astype(np.int64, copy=False)
+                weight = self.objective.weight(seeds)
+                num_own = len(range(first + peers.rank, min(first + per_step, len(batches)), peers.size))
+                rate = learning_rate(options, epoch * len(firsts) + number, len(firsts))
+                loss_sum += weight * self._step(islice(loaded, num_own), epoch, first, weight, rate)
+                weight_sum += weight
+        train_s = time.perf_counter() - start - stream.stats.wait_s
+        costs = self._total(stream.stats, self._data.features.reads.since(before))
+        return EpochCosts(loss_sum / weight_sum, rate, train_s, stream.stats.wait_s, *costs)
+
+    def _step(self, own: Iterable[MiniBatch], epoch: int, first: int, weight: float, rate: float) -> float:
+        """One step of all processes over their mini-batches; returns its mean loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        losses, observed = [], []
+        for batch in own:
+            losses.append(self._backward(batch, epoch, weight))
+            observed.append(self.model.observed_statistics())
+        losses, observed = self._shared(losses, observed)
+        for position, loss in enumerate(losses):
+            if not math.isfinite(loss):
+                raise diverged(f"the loss in epoch {epoch}, batch {first + position}", self._options)
+        if self._options.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._options.clip_norm)
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        for statistics in observed:
+            self.model.apply_statistics(statistics)
+        return sum(losses)
+
+    def _backward(self, batch: MiniBatch, epoch: int, weight: float) -> float:
+        """Add the gradient of one mini-batch's share of the step's loss; returns the share."""
+        sample, bfloat16 = batch.sample, self._options.precision == "bfloat16"
+        degrees_S = self.degrees.take(sample.input_nodes) if self.degrees is not None else None
+        identity = (self._options.seed, epoch, sample.batch_index)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            logits = self.model(sample.hops, batch.rows, degrees_S, dropout_identity=identity)
+        loss: Tensor = self.objective.loss_sum(logits.float(), sample.seed_nodes) / weight
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _shared(self, losses: list[float], observed: list[Tensor]) -> tuple[list[float], list[Tensor]]:
+        """Add up the gradients of all processes, by rank; returns the losses and statistics of all, by batch index."""
+        parameters = list(self.model.parameters())
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        if self._peers.size == 1:
+            return losses, observed
+        slots, unseen = self._options.accumulate, torch.full_like(self.model.observed_statistics(), torch.nan)
+        padded = [*observed, *[unseen] * (slots - len(observed))]
+        tail = [torch.tensor([*losses, *[0.0] * (slots - len(losses))]), *padded]
+        gradients = [parameter.grad.reshape(-1) for parameter in parameters if parameter.grad is not None]
+        given = self._peers.exchange(torch.cat([*gradients, *tail]))
+        sizes = [parameter.numel() for parameter in parameters]
+        # One after the other, as accumulation in one process adds them.
+        total = given[0][: sum(sizes)].clone()
+        for other in given[1:]:
+            total += other[: sum(sizes)]
+        for parameter, gradient in zip(parameters, torch.split(total, sizes), strict=True):
+            parameter.grad = gradient.view_as(parameter)
+        rests = [part[sum(sizes) :] for part in given]
+        all_losses = [float(rest[slot]) for slot in range(slots) for rest in rests]
+        all_observed = [rest[slots:].view(slots, -1)[slot] for slot in range(slots) for rest in rests]
+        return all_losses, all_observed
+
+    def _total(self, stats: LoadStats, feature_reads: TierReads) -> tuple[float, float, TierReads, TierReads]:
+        """Seconds and reads of all processes together."""
+        reads = [count for part in (feature_reads, stats.adjacency_reads) for count in _counts(part)]
+        own = torch.tensor([stats.sample_s, stats.gather_s, *reads], dtype=torch.float64)
+        sample_s, gather_s, *counts = torch.stack(self._peers.exchange(own)).sum(dim=0).tolist()
+        return sample_s, gather_s, TierReads(*map(int, counts[:4])), TierReads(*map(int, counts[4:]))
+
+
+def diverged(what: str, options: TrainOptions) -> InputError:
+    """Make the error of a loss that is not finite."""
+    return InputError(
+        f"training diverged: {what} is not finite; try a learning rate below {options.learning_rate:g}, "
+        "and check the features for extreme values"
+    )
+
+
+def _counts(reads: TierReads) -> tuple[int, int, int, int]:
+    return reads.device_rows, reads.host_rows, reads.device_bytes, reads.host_bytes
