@@ -95,8 +95,11 @@ class DataConfig(Section):
     """Node features, one row a node: `.npy` (N, F) or Parquet, every column one feature (edge_list, parquet,
     matrix_market, npz)."""
     labels: Path | None = None
-    """Node labels, one row a node: `.npy` (N,) or a one-column Parquet file; negative or NaN is unlabelled (edge_list,
-    parquet, matrix_market, npz)."""
+    """Node labels, one row a node: `.npy` (N,), a one-column Parquet file, or `.npy` (N, C) rows of 0 and 1; negative
+    or NaN is unlabelled (edge_list, parquet, matrix_market, npz)."""
+    task: Literal["auto", "single", "multi"] = "auto"
+    """Whether a node has one class (`single`) or may have several labels (`multi`, rows of 0 and 1); `auto`: multi
+    where a row has two ones or unknown entries."""
     num_nodes: int | None = Field(None, ge=1)
     """Number of nodes; ids must lie in [0, num_nodes). Left empty, ids are taken as they come: gaps are closed and the
     map is kept (edge_list, parquet)."""

@@ -33,6 +33,8 @@ from storage.store_format import (
     INDPTR,
     LABEL_NAMES,
     LABELS,
+    MULTI_LABEL_VERSION,
+    MULTI_LABELS,
     NEW_TO_OLD,
     ORIGINAL_ID,
     OUT_DEGREE,
@@ -149,6 +151,12 @@ class GraphStore:
         check_range(self.path, "labels", labels_N, -1, self.info.num_classes)
         return labels_N
 
+    def read_multi_labels(self) -> npt.NDArray[np.int8]:
+        """(N, C) 1 where a node has a label, 0 where it has not, -1 where that is unknown; where `is_multi_label`."""
+        rows_NC: npt.NDArray[np.int8] = self._read(MULTI_LABELS)
+        check_range(self.path, "labels", rows_NC.reshape(-1).astype(np.int32), -1, 2)
+        return rows_NC
+
     def read_split(self, split: Split) -> npt.NDArray[np.int64]:
         """Nodes of a split in ascending order; checked to be nodes."""
         nodes = self._read(f"splits/{split}").astype(np.int64, copy=False)
@@ -243,7 +251,7 @@ def write_store(
     indptr: npt.NDArray[np.int64],
     indices: IdArray | ArrayStream,
     features: npt.NDArray[Any] | ArrayStream | None = None,
-    labels: npt.NDArray[np.int64] | None = None,
+    labels: npt.NDArray[np.int64] | npt.NDArray[np.int8] | None = None,
     label_names: tuple[str, ...] | None = None,
     splits: Mapping[str, IdArray] | None = None,
     out_degree: npt.NDArray[np.int64] | None = None,
@@ -262,8 +270,8 @@ def write_store(
     indices : (E,) int32 or int64, or a stream of them
         With a stream, `out_degree` is required.
     features : (N, F) float32, float16 or uint8, or a stream of them
-    labels : (N,) int64
-        -1 is unlabelled.
+    labels : (N,) int64 or (N, C) int8
+        -1 is unlabelled; two dimensions are a multi-label task.
     label_names : tuple of str
         Default: the class numbers.
     splits : mapping of train, valid, test to ids
@@ -288,8 +296,10 @@ def write_store(
     if out_degree is None:
         assert isinstance(indices, np.ndarray), "out_degree must be given with a stream of indices"
         out_degree = count_occurrences(indices, len(indptr) - 1)
+    multi = labels is not None and labels.ndim == 2
+    version = MULTI_LABEL_VERSION if multi else FORMAT_VERSION
     with BlockWriter(Path(path), block_bytes=block_bytes) as writer:
-        writer.attrs.update(format=FORMAT_NAME, format_version=FORMAT_VERSION, order=order, block_bytes=block_bytes)
+        writer.attrs.update(format=FORMAT_NAME, format_version=version, order=order, block_bytes=block_bytes)
         writer.write(INDPTR, indptr)
         writer.write(INDICES, indices)
         writer.write(OUT_DEGREE, out_degree)
@@ -298,8 +308,9 @@ def write_store(
         if features is not None:
             writer.write(FEATURES, features)
         if labels is not None:
-            writer.write(LABELS, labels.astype(np.int32))
-            names = label_names or tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
+            writer.write(MULTI_LABELS if multi else LABELS, labels.astype(np.int8 if multi else np.int32))
+            num_classes = labels.shape[1] if multi else int(labels.max(initial=-1)) + 1
+            names = label_names or tuple(str(label) for label in range(num_classes))
             writer.write_names(LABEL_NAMES, names)
         for split in SPLITS:
             writer.write(f"splits/{split}", np.sort((splits or {}).get(split, np.empty(0))).astype(np.int64))

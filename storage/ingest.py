@@ -21,6 +21,8 @@ from storage.heap import return_freed_memory
 from storage.node_ids import number_integers
 
 SplitRule = Literal["provided", "full", "random"]
+Task = Literal["auto", "single", "multi"]
+Labels = npt.NDArray[np.int64] | npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class IngestOptions:
     """Share of labelled nodes to validate on (random); the rest is the test set."""
     split_seed: int = 0
     """Seed of the random split."""
+    task: Task = "auto"
+    """Whether a node has one class (`single`) or may have several labels (`multi`); `auto`: as the labels look."""
     block_bytes: int = DEFAULT_BLOCK_BYTES
     """Unit of storage I/O."""
 
@@ -124,8 +128,8 @@ def ingest(
     if on_numbered is not None:
         on_numbered(source)
     facts = _check_features(source, num_nodes, options)
-    labels_N = _check_labels(source, num_nodes)
-    splits = _make_splits(source, labels_N, num_nodes, options)
+    labels = _check_labels(source, num_nodes, options.task)
+    splits = _make_splits(source, labels, num_nodes, options)
     return_freed_memory()
     csc = build_csc(
         source.edge_chunks,
@@ -143,7 +147,7 @@ def ingest(
         indptr=csc.indptr,
         indices=csc.indices,
         features=stored_features(source.features, facts, options.normalize_features) if source.features else None,
-        labels=labels_N,
+        labels=labels,
         label_names=source.labels.names if source.labels else None,
         splits=splits,
         out_degree=out_degree,
@@ -151,7 +155,7 @@ def ingest(
         extras=_extras(source, csc, num_nodes),
         block_bytes=options.block_bytes,
     )
-    return _report(source, csc, out_degree, facts, labels_N, splits)
+    return _report(source, csc, out_degree, facts, labels, splits)
 
 
 def _number(source: GraphSource) -> tuple[GraphSource, int]:
@@ -194,24 +198,36 @@ def _check_features(source: GraphSource, num_nodes: int, options: IngestOptions)
     return inspect_features(source.features, num_nodes, options.nan_policy)
 
 
-def _check_labels(source: GraphSource, num_nodes: int) -> npt.NDArray[np.int64] | None:
-    """The labels, of which there must be one a node."""
+def _check_labels(source: GraphSource, num_nodes: int, task: Task) -> Labels | None:
+    """The labels, of which there must be one a node, or one row a node."""
     if source.labels is None:
         return None
-    labels_N = source.labels.labels_N
+    labels_N, rows_NC = source.labels.labels_N, source.labels.rows_NC
     if len(labels_N) != num_nodes:
         raise InputError(
             f"{source.where} has {len(labels_N)} labels, but {num_nodes} nodes: give one label a node, negative where "
             "there is none"
         )
-    return labels_N
+    if task == "single" and not source.labels.one_class:
+        several = np.flatnonzero((np.asarray(rows_NC) == 1).sum(axis=1) > 1)
+        what = f"row {several[0]} of the labels names several classes" if len(several) else "some labels are unknown"
+        raise InputError(f"{source.where}: {what}: set task=multi, or give one class a node")
+    if task == "multi" and rows_NC is None:
+        raise InputError(f"{source.where} has one label a node: give rows of 0 and 1, or set task=single")
+    return rows_NC if task == "multi" or not source.labels.one_class else labels_N
+
+
+def _has_label(labels: Labels) -> npt.NDArray[np.bool_]:
+    """(N,) whether each node has a class, or any known label."""
+    known: npt.NDArray[np.bool_] = np.asarray(labels >= 0)
+    return known if labels.ndim == 1 else np.asarray(known.any(axis=1))
 
 
 def _make_splits(
-    source: GraphSource, labels_N: npt.NDArray[np.int64] | None, num_nodes: int, options: IngestOptions
+    source: GraphSource, labels: Labels | None, num_nodes: int, options: IngestOptions
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Train, valid and test nodes by the rule asked for."""
-    labelled = np.arange(num_nodes) if labels_N is None else np.flatnonzero(labels_N >= 0)
+    labelled = np.arange(num_nodes) if labels is None else np.flatnonzero(_has_label(labels))
     if options.split == "random":
         return _random_splits(labelled, options)
     if source.splits is None and source.links is not None:
@@ -255,7 +271,7 @@ def _report(
     csc: Csc,
     out_degree: npt.NDArray[np.int64],
     facts: FeatureFacts,
-    labels_N: npt.NDArray[np.int64] | None,
+    labels: Labels | None,
     splits: Mapping[str, IdArray],
 ) -> IngestReport:
     num_nodes, counts, ids = len(out_degree), csc.counts, source.original_ids
@@ -273,7 +289,7 @@ def _report(
         isolated_nodes=int(np.count_nonzero((np.diff(csc.indptr) == 0) & (out_degree == 0))),
         features_non_finite=facts.non_finite,
         feature_zero_rows=facts.zero_rows,
-        unlabelled_nodes=0 if labels_N is None else int(np.count_nonzero(labels_N < 0)),
+        unlabelled_nodes=0 if labels is None else int(np.count_nonzero(~_has_label(labels))),
         split_sizes={split: len(nodes) for split, nodes in splits.items()},
         notes=dict(source.notes),
     )

@@ -18,6 +18,8 @@ from storage.hdf5_checks import check_contiguous, check_stored
 
 FORMAT_NAME = "garden-graph"
 FORMAT_VERSION = 1
+MULTI_LABEL_VERSION = 2
+"""Version of a store with multi-label rows, which older releases do not know."""
 DEFAULT_BLOCK_BYTES = 1 << 20
 
 Split = Literal["train", "valid", "test"]
@@ -25,6 +27,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 INDPTR, INDICES, OUT_DEGREE = "topology/indptr", "topology/indices", "topology/out_degree"
 FEATURES, LABELS, LABEL_NAMES = "features/x", "labels/y", "labels/names"
+MULTI_LABELS = "labels/multi"
 ORIGINAL_ID, NEW_TO_OLD = "nodes/original_id", "nodes/new_to_old"
 RELATION, RELATION_NAMES = "topology/relation", "topology/relation_names"
 LINKS = "links"
@@ -37,6 +40,7 @@ _ROW_A_NODE = {
     OUT_DEGREE: (1, "i"),
     FEATURES: (2, "fu"),
     LABELS: (1, "i"),
+    MULTI_LABELS: (2, "i"),
     ORIGINAL_ID: (1, "iS"),
     NEW_TO_OLD: (1, "i"),
     GRAPH_ID: (1, "i"),
@@ -59,7 +63,7 @@ class StoreInfo:
     feature_dtype: np.dtype[Any]
     """Type they are stored in: float32, float16, or uint8 for 0/1 features."""
     num_classes: int
-    """Number of classes; 0 where there are no labels."""
+    """Number of classes (of labels, where a node may have several); 0 where there are no labels."""
     label_names: tuple[str, ...]
     """Name of each class."""
     order: str
@@ -76,6 +80,8 @@ class StoreInfo:
     """Edges held out for link prediction, by split."""
     is_union: bool = False
     """Whether the nodes are those of several graphs, each with the number of its own."""
+    is_multi_label: bool = False
+    """Whether a node may have several labels."""
 
     @property
     def feature_row_bytes(self) -> int:
@@ -88,9 +94,10 @@ def check_format(path: Path, file: h5py.File) -> None:
     if file.attrs.get("format") != FORMAT_NAME:
         raise StorageError(f"{path} is an HDF5 file, but no graph store: ingest the graph first")
     version = int(file.attrs["format_version"])
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, MULTI_LABEL_VERSION):
         raise FormatVersionError(
-            f"{path} has format version {version}, this release reads {FORMAT_VERSION}: delete it and run again"
+            f"{path} has format version {version}, this release reads {FORMAT_VERSION} and {MULTI_LABEL_VERSION}: "
+            "delete it and run again"
         )
 
 
@@ -119,6 +126,7 @@ def read_info(path: Path, file: h5py.File) -> StoreInfo:
         relation_names=read_names(path, file, RELATION_NAMES),
         link_sizes={split: len(file[f"{LINKS}/{split}/edges"]) for split in file.get(LINKS, ())},
         is_union=GRAPH_ID in file,
+        is_multi_label=MULTI_LABELS in file,
     )
 
 

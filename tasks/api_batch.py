@@ -14,6 +14,7 @@ from torch import Tensor
 from kernels.mfg import Mfg, Sample
 from kernels.nn.layers import NodeDegrees
 from storage.graph_store import GraphStore
+from tasks.objective import Labels
 
 OriginalIds = npt.NDArray[np.int64] | npt.NDArray[np.str_]
 
@@ -21,8 +22,8 @@ OriginalIds = npt.NDArray[np.int64] | npt.NDArray[np.str_]
 class NodeColumns:
     """What a store knows of all its nodes beside features; what is rarely asked for is read at its first use."""
 
-    def __init__(self, path: Path, labels_N: npt.NDArray[np.int64], indptr: npt.NDArray[np.int64]) -> None:
-        self.labels_N = labels_N
+    def __init__(self, path: Path, labels: Labels, indptr: npt.NDArray[np.int64]) -> None:
+        self.labels = labels
         self._path, self._indptr = path, indptr
 
     @cached_property
@@ -63,8 +64,8 @@ class Batch:
 
     @property
     def y(self) -> Tensor:
-        """(num_seed_rows,) int64 classes of the unique seeds, -1 where unlabelled."""
-        return torch.from_numpy(self.columns.labels_N[self.sample.seed_nodes])
+        """(num_seed_rows,) int64 classes of the unique seeds, -1 where unlabelled; (n, C) int8 if multi-label."""
+        return torch.from_numpy(self.columns.labels[self.sample.seed_nodes])
 
     @property
     def input_nodes(self) -> Tensor:

@@ -23,6 +23,7 @@ from storage.graph_store import FEATURES, LABELS, ORIGINAL_ID, SPLITS, GraphStor
 from tasks.api_batch import NodeColumns
 from tasks.bounds import batch_nodes, profile_bytes, sampling_bytes, topology_bytes
 from tasks.loader import MiniBatchLoader
+from tasks.objective import Labels, labelled
 
 NodeSet = Split | Literal["all"]
 Nodes = NodeSet | npt.ArrayLike
@@ -154,8 +155,8 @@ def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: Tier
         if plan is None and tiers.device_budget:
             memory_bytes += profile_bytes(store.info, options) + PLAN_NODE_BYTES * store.info.num_nodes
         _check_budget(store, memory_bytes, tiers.host_budget)
-        labels_N = store.read_labels()
-        chosen = _chosen_nodes(store, given, labels_N)
+        labels = store.read_multi_labels() if store.info.is_multi_label else store.read_labels()
+        chosen = _chosen_nodes(store, given, labels)
         indptr, indices = store.read_adjacency()
         if plan is None and tiers.device_budget:
             plan = _profiled_plan(store, Topology.in_memory(indptr, indices), chosen, options, tiers)
@@ -167,7 +168,7 @@ def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: Tier
             nodes=chosen,
             topology=cached_topology(indptr, indices, cached[0]),
             features=FeatureTiers(store.read_features(), cached[1], check=tiers.check),
-            columns=NodeColumns(store.path, labels_N, indptr),
+            columns=NodeColumns(store.path, labels, indptr),
         )
 
 
@@ -196,9 +197,7 @@ def _check_budget(store: GraphStore, memory_bytes: int, host_budget: int | None)
         )
 
 
-def _chosen_nodes(
-    store: GraphStore, nodes: str | npt.NDArray[np.int64], labels_N: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _chosen_nodes(store: GraphStore, nodes: str | npt.NDArray[np.int64], labels: Labels) -> npt.NDArray[np.int64]:
     """Ids to visit."""
     if not isinstance(nodes, str):
         return nodes
@@ -208,8 +207,8 @@ def _chosen_nodes(
     if split is None:
         raise InputError(f"nodes must be {', '.join(SPLITS)}, all, or an array of ids (got {nodes!r})")
     chosen = store.read_split(split)
-    if store.has(LABELS):
-        chosen = chosen[labels_N[chosen] >= 0]
+    if store.has(LABELS) or store.info.is_multi_label:
+        chosen = chosen[labelled(labels)[chosen]]
     if not len(chosen):
         raise InputError(f"{store.path} has no labelled node in its {split} split: give the ids of the nodes to visit")
     return chosen

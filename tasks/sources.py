@@ -59,6 +59,7 @@ def ingest_options(config: PipelineConfig) -> IngestOptions:
         nan_policy=data.nan_policy,
         normalize_features=data.normalize_features,
         split=data.split,
+        task=data.task,
         train_fraction=data.train_fraction,
         valid_fraction=data.valid_fraction,
         split_seed=data.split_seed,

@@ -16,11 +16,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from conf.schema import PipelineConfig
-from kernels.nn.layers import NodeDegrees
-from storage.cache.plan import CachePlan
-from storage.cache.tiers import FeatureTiers, cached_topology
-from storage.errors import InputError
-from storage.graph_store import FEATURES, LABELS, GraphStore
+from storage.graph_store import FEATURES, GraphStore
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
 from tasks.bounds import batch_nodes, loading_bytes, topology_bytes
@@ -37,8 +33,10 @@ from tasks.sources import STORE_FILE, ingest_options
 from tasks.specs import CACHE, REORDER, TRAIN, train_spec
 from tasks.tracking import TrackedRun
 from tasks.trainer import train
+from tasks.training_data import load_training_data
 from tasks.training_reports import EpochReport, TrainResult
-from tasks.training_types import Splits, TrainOptions
+from tasks.training_types import TrainOptions
+from tasks.worker_team import worker_team
 
 _logger = logging.getLogger(__name__)
 _PICTURE = "training.png"
@@ -77,25 +75,27 @@ def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
 
 
 def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
-    """Load the store and the plan into the tiers, and train."""
-    plan = CachePlan.load(run.manifest(CACHE).path(PLAN_FILE))
-    with GraphStore.open(path) as store, progress(TRAIN, "epochs") as advance:
-        if not store.has(FEATURES) or not store.has(LABELS):
-            missing = "features" if store.has(LABELS) else "labels"
-            raise InputError(
-                f"the graph has no {missing}: give data.{missing}, or stop before training (--until cache)"
-            )
-        indptr, indices = store.read_adjacency()
+    """Load the store and the plan into the tiers, and train, with workers where they are asked for."""
+    with GraphStore.open(path) as store:
+        chunk_bytes = _chunk_bytes(run.config, store)
+    cache, options = run.manifest(CACHE), replace(train_options(run.config, checkpoint), chunk_bytes=chunk_bytes)
+    plan, digest = cache.path(PLAN_FILE), cache.digest
+    data = load_training_data(path, plan, shared=options.workers > 1)
+    with (
+        worker_team(path, plan, options, data_digest=digest, directory=checkpoint.parent) as peers,
+        progress(TRAIN, "epochs") as advance,
+    ):
         return train(
-            cached_topology(indptr, indices, plan.adjacency_ids),
-            FeatureTiers(store.read_features(), plan.feature_ids),
-            store.read_labels(),
-            Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test")),
-            NodeDegrees(np.diff(indptr), store.read_out_degree()),
-            replace(train_options(run.config, checkpoint), chunk_bytes=_chunk_bytes(run.config, store)),
-            num_classes=store.info.num_classes,
-            data_digest=run.manifest(CACHE).digest,
+            data.topology,
+            data.features,
+            data.labels,
+            data.splits,
+            data.degrees,
+            options,
+            num_classes=data.num_classes,
+            data_digest=digest,
             on_epoch=lambda report: _log_epoch(run, report, advance),
+            peers=peers,
         )
 
 
@@ -121,6 +121,7 @@ def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptio
         precision=training.precision,
         class_weights=training.class_weights,
         accumulate=training.accumulate,
+        workers=training.workers,
         metric=training.metric,
         weight_decay=training.weight_decay,
         patience=training.patience,
@@ -249,4 +250,4 @@ def _memory_bytes(config: PipelineConfig, store: GraphStore, chunk_bytes: int) -
     spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
     # Prepared for the validation nodes and, at the end, for the test nodes.
     exact = inference_bytes(spec, info.num_nodes, info.num_edges, chunk_bytes, prepared=2)
-    return shared + process + max(0, exact - steps)
+    return shared + config.training.workers * process + max(0, exact - steps)

@@ -83,7 +83,8 @@ def lay_out(
     check_offsets(store.path, old_indptr, store.info.num_edges)
     indptr = np.zeros_like(old_indptr)
     np.cumsum(np.diff(old_indptr)[new_to_old], out=indptr[1:])
-    known_labels = store.read_labels()[new_to_old] if store.has(LABELS) else None
+    labels = store.read_multi_labels() if store.info.is_multi_label else store.read_labels()
+    known_labels = labels[new_to_old] if store.has(LABELS) or store.info.is_multi_label else None
     write_store(
         path,
         indptr=indptr,

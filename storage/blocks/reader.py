@@ -152,13 +152,7 @@ class BlockReader:
                 self._fall_back(file)
 
     def _verify(self, block: int, data: npt.NDArray[np.uint8]) -> None:
-        expected, found = int(self.extent.crc_B[block]), zlib.crc32(data.data)
-        if expected != found:
-            raise ChecksumMismatchError(
-                f"{self._path}: block {block} of {self.extent.name} (bytes "
-                f"{self.extent.offset + block * self.extent.block_bytes} and following) has CRC-32 {found:08x}, "
-                f"recorded is {expected:08x}: the file is damaged; delete it and run again"
-            )
+        check_block(self._path, self.extent, block, data)
         self._verified_B[block] = True
 
     def _open(self) -> _Descriptor:
@@ -191,3 +185,19 @@ class BlockReader:
         if device not in _refused_direct:
             _refused_direct.add(device)
             logger.warning("direct I/O is refused where %s lies: reads go through the page cache", self._path)
+
+
+def check_block(path: Path, extent: Extent, block: int, data: npt.NDArray[np.uint8]) -> None:
+    """Compare one block's bytes with the checksum that was recorded for them.
+
+    Raises
+    ------
+    ChecksumMismatchError
+        If they differ.
+    """
+    expected, found = int(extent.crc_B[block]), zlib.crc32(data.data)
+    if expected != found:
+        raise ChecksumMismatchError(
+            f"{path}: block {block} of {extent.name} (bytes {extent.offset + block * extent.block_bytes} and following)"
+            f" has CRC-32 {found:08x}, recorded is {expected:08x}: the file is damaged; delete it and run again"
+        )

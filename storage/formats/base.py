@@ -132,6 +132,10 @@ class LabelColumn:
     """(N,) class of each node in [0, len(names)), -1 where there is none."""
     names: tuple[str, ...]
     """Name of each class."""
+    rows_NC: npt.NDArray[np.int8] | None = None
+    """(N, C) labels where they came as rows: 1, 0, or -1 where unknown."""
+    one_class: bool = True
+    """Whether each node has one class at most; if not, `labels_N` is 0 where a node has any known label."""
 
 
 @dataclass(frozen=True)

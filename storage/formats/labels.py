@@ -1,4 +1,4 @@
-"""What may stand for a node's label, and what it becomes: a class in 0..C-1, or -1 for none."""
+"""What may stand for a node's label, and what it becomes: a class in 0..C-1, -1 for none, or rows of 0 and 1."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ def to_labels(raw: npt.NDArray[Any], where: str) -> LabelColumn:
     """Normalise labels.
 
     Integers (floats that are whole too): negative and NaN are unlabelled; the classes that occur become 0..C-1 in
-    ascending order and keep their number as name. Strings: sorted; None and "" are unlabelled. Two dimensions: one-hot
-    rows, an all-zero row being unlabelled.
+    ascending order and keep their number as name. Strings: sorted; None and "" are unlabelled. Two dimensions: rows of
+    0 and 1, negative and NaN being unknown. Where all is known and no row has two ones, they are one-hot rows, an
+    all-zero row being unlabelled; else a node may have several labels.
 
     Parameters
     ----------
-    raw : (N,), (N, 1) or one-hot (N, C) array
+    raw : (N,), (N, 1) or (N, C) array
     where : str
         How errors name it.
 
@@ -31,14 +32,14 @@ def to_labels(raw: npt.NDArray[Any], where: str) -> LabelColumn:
     Raises
     ------
     InputError
-        A label is a fraction or infinite, a row names several classes, or the array is no column of labels.
+        A label is a fraction or infinite, or the array holds neither a label a node nor rows of 0 and 1.
     """
     if raw.ndim == 2 and raw.shape[1] == 1:
         raw = raw[:, 0]
     if raw.ndim == 2:
-        return _from_one_hot(raw, where)
+        return _from_rows(raw, where)
     if raw.ndim != 1:
-        raise InputError(f"{where} has shape {raw.shape}: give one label a node, or one-hot rows")
+        raise InputError(f"{where} has shape {raw.shape}: give one label a node, or rows of 0 and 1")
     if raw.dtype.kind in "OUST":
         return _from_strings(raw)
     if raw.dtype.kind not in "biuf":
@@ -68,15 +69,29 @@ def _from_strings(raw: npt.NDArray[Any]) -> LabelColumn:
     return LabelColumn(labels_N.astype(np.int64), tuple(str(label) for label in classes))
 
 
-def _from_one_hot(raw: npt.NDArray[Any], where: str) -> LabelColumn:
-    if raw.dtype.kind not in "biuf" or not np.all((raw == 0) | (raw == 1)):
-        raise InputError(f"{where} has shape {raw.shape} but is not one-hot: give one label a node")
-    ones_N = raw.sum(axis=1, dtype=np.int64)
-    several = np.flatnonzero(ones_N > 1)
-    if len(several):
+def _from_rows(raw: npt.NDArray[Any], where: str) -> LabelColumn:
+    names = tuple(str(label) for label in range(raw.shape[1]))
+    known = _known_entries(raw, where)
+    rows_NC = np.where(known, raw == 1, -1).astype(np.int8)
+    ones_N = (rows_NC == 1).sum(axis=1)
+    if known.all() and not (ones_N > 1).any():
+        labels_N = np.where(ones_N == 0, -1, rows_NC.argmax(axis=1))
+        return LabelColumn(labels_N.astype(np.int64), names, rows_NC)
+    labels_N = np.where(known.any(axis=1), 0, -1)
+    return LabelColumn(labels_N.astype(np.int64), names, rows_NC, one_class=False)
+
+
+def _known_entries(raw: npt.NDArray[Any], where: str) -> npt.NDArray[np.bool_]:
+    """(N, C) which entries are 0 or 1; NaN and negative ones are unknown, anything else is refused."""
+    if raw.dtype.kind not in "biuf":
+        raise InputError(f"{where} has shape {raw.shape} of {raw.dtype}: rows of labels hold 0 and 1")
+    known: npt.NDArray[np.bool_] = (raw == 0) | (raw == 1)
+    unknown = ~known & (raw < 0) | (np.isnan(raw) if raw.dtype.kind == "f" else False)
+    wrong = np.argwhere(~known & ~unknown)
+    if len(wrong):
+        row, column = wrong[0]
         raise InputError(
-            f"{where}: row {several[0]} names {ones_N[several[0]]} classes: multi-label tasks are not supported, give "
-            "one class a node"
+            f"{where}: row {row}, column {column} is {raw[row, column]}: rows of labels hold 0 and 1, negative or NaN "
+            "where unknown; or give one label a node"
         )
-    labels_N = np.where(ones_N == 0, -1, raw.argmax(axis=1))
-    return LabelColumn(labels_N.astype(np.int64), tuple(str(label) for label in range(raw.shape[1])))
+    return known

@@ -39,8 +39,9 @@ def test_what_is_accepted(raw: npt.NDArray[np.generic], labels: list[int], names
     [
         (np.array([0.0, 1.5]), "y: row 1 is 1.5, which is no class"),
         (np.array([0.0, np.inf]), "y: row 1 is inf, which is no class"),
-        (np.array([[0, 1], [1, 1]]), "y: row 1 names 2 classes: multi-label tasks are not supported"),
-        (np.array([[0, 2], [1, 0]]), "not one-hot"),
+        (np.array([[0, 2], [1, 0]]), "y: row 0, column 1 is 2: rows of labels hold 0 and 1"),
+        (np.array([[0, 0.5], [1, 0]]), "y: row 0, column 1 is 0.5"),
+        (np.array([["a", "b"]]), "rows of labels hold 0 and 1"),
         (np.zeros((2, 2, 2)), "give one label a node"),
         (np.array([1j, 2j]), "holds complex128"),
     ],
@@ -48,3 +49,20 @@ def test_what_is_accepted(raw: npt.NDArray[np.generic], labels: list[int], names
 def test_what_is_refused(raw: npt.NDArray[np.generic], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         to_labels(raw, "y")
+
+
+@pytest.mark.parametrize(
+    ("raw", "rows", "labelled"),
+    [
+        (np.array([[0, 1], [1, 1]]), [[0, 1], [1, 1]], [0, 0]),
+        (np.array([[0, 1], [0, -1]]), [[0, 1], [0, -1]], [0, 0]),
+        (np.array([[0.0, 1.0], [np.nan, np.nan]]), [[0, 1], [-1, -1]], [0, -1]),
+        (np.array([[True, True]]), [[1, 1]], [0]),
+    ],
+)
+def test_rows_with_several_labels(raw: npt.NDArray[np.generic], rows: list[list[int]], labelled: list[int]) -> None:
+    column = to_labels(raw, "y")
+    assert not column.one_class
+    assert column.rows_NC is not None
+    assert column.rows_NC.tolist() == rows
+    assert column.labels_N.tolist() == labelled
