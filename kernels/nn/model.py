@@ -15,7 +15,7 @@ from kernels.mfg import Mfg
 from kernels.nn.dropout import dropout
 from kernels.nn.gat import GatLayer, Merge
 from kernels.nn.gcn import GcnLayer
-from kernels.nn.layers import Layer, NodeDegrees, Rows, in_memory
+from kernels.nn.layers import Layer, NodeDegrees, Rows, as_float, in_memory
 from kernels.nn.mlp import DenseLayer
 from kernels.nn.norm import BatchNorm, Norm, build_norm
 from kernels.nn.sage import SageLayer
@@ -158,7 +158,7 @@ class GnnModel(nn.Module):
 
     def activate(self, index: int, h: Tensor) -> Tensor:
         """What follows layer `index`: normalisation and ReLU in place, but nothing after the last."""
-        return h if index == len(self.layers) - 1 else torch.relu_(self.norms[index](h))
+        return h if index == len(self.layers) - 1 else torch.relu_(self.norms[index](as_float(h)))
 
     def observed_statistics(self) -> Tensor:
         """What the batch normalisations saw of the last mini-batch, flat; empty without any."""

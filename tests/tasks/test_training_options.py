@@ -27,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "clip": {"clip_norm": 0.1},
     "cosine": {"schedule": "cosine", "warmup_steps": 3},
     "step": {"schedule": "step", "step_epochs": 2, "step_factor": 0.5},
-    "bfloat16": {"precision": "bfloat16"},
+    "bfloat16": {"precision": "bfloat16", "norm": "layer", "input_dropout": 0.0},
     "balanced": {"class_weights": "balanced"},
     "weights": {"class_weights": (1.0, 2.0, 0.5, 4.0)},
     "accumulate": {"accumulate": 3, "norm": "batch"},
@@ -46,7 +46,7 @@ def plain() -> TrainResult:
     return DATA.train(OPTIONS)
 
 
-@pytest.mark.parametrize("kind", ["sage", "gcn"])
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_runs_repeat_and_resume_bit_by_bit(tmp_path: Path, variant: str, kind: Any) -> None:
     data, options = data_of(variant), replace(OPTIONS, kind=kind, **VARIANTS[variant])
@@ -70,6 +70,14 @@ def test_options_change_the_run(plain: TrainResult, variant: str) -> None:
     other = DATA.train(replace(OPTIONS, **VARIANTS[variant]))
     assert any(a.loss != b.loss for a, b in zip(other.history, plain.history, strict=True))
     assert other.history[-1].loss < 1.5 * plain.history[0].loss  # it still learns
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_bfloat16_goes_with_every_network(kind: Any, norm: Any) -> None:
+    options = replace(OPTIONS, kind=kind, norm=norm, precision="bfloat16", input_dropout=0.0, epochs=6)
+    history = DATA.train(options).history
+    assert history[-1].loss < 0.8 * history[0].loss
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer"])
