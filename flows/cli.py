@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import typer
 
-from flows.commands import configuration, graphs, models, run, up, upkeep
+from flows.commands import configuration, graphs, models, run, sweep, up, upkeep
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -41,6 +41,7 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("run", run.run, run.EXAMPLES),
+    ("sweep", sweep.sweep, sweep.EXAMPLES),
     ("up", up.up, up.EXAMPLES),
     ("inspect", graphs.inspect, graphs.INSPECT_EXAMPLES),
     ("verify", graphs.verify, graphs.VERIFY_EXAMPLES),

@@ -18,9 +18,10 @@ from flows.pipeline import pipeline
 from flows.prepare_graph import prepare_graph
 from flows.profile_and_cache import profile_and_cache
 from flows.run import DEMO
+from flows.sweep import sweep
 from flows.train_model import train_model
 
-FLOWS: tuple[Flow[..., Any], ...] = (pipeline, prepare_graph, profile_and_cache, train_model)
+FLOWS: tuple[Flow[..., Any], ...] = (pipeline, prepare_graph, profile_and_cache, train_model, sweep)
 """What can be started from the UI."""
 _NAME = "local"
 _RUNS_AT_ONCE = 2

@@ -48,6 +48,7 @@ def summarize(run: RunContext, seconds: float) -> Summary:
         "tier_bytes": run.facts.get("tier_bytes", {}),
         "figures": {name: key_figures(name, stage.manifest.counts) for name, stage in run.outcomes.items()},
     }
+    summary |= run.facts.get("sweep", {})
     return summary | {"headline": headline(summary)}
 
 
@@ -118,8 +119,17 @@ def headline(summary: Summary) -> list[str]:
             measured = "" if rates["measured"] is None else f"{rates['measured']:.1%} measured, "
             oracle = f"{rates['predicted']:.1%} predicted, {rates['oracle']:.1%} with hindsight"
             lines.append(f"{kind} cache hit rate {measured}{oracle}")
+    if summary.get("best") is not None:
+        lines.append(f"best of {len(summary['points'])} points: {_in_words(summary['best'])}")
     lines.append(f"{summary['seconds']:.1f} s in all, peak memory {summary['peak_rss_bytes'] / 1e6:,.0f} MB")
     return lines
+
+
+def _in_words(point: Mapping[str, Any]) -> str:
+    """Settings of one point of a sweep, and how it scored."""
+    values = " ".join(f"{key}={value}" for key, value in point["values"].items())
+    test = "" if point["test"] is None else f", test {point['test']:.4f}"
+    return f"{values} (validation {point['metric']} {point['valid']:.4f}{test})"
 
 
 def peak_rss_bytes() -> int:

@@ -32,6 +32,7 @@ class RunContext:
         *,
         verify_inputs: bool = False,
         may_build: Collection[str] = STAGES,
+        input_digests: InputDigests | None = None,
     ) -> None:
         """Open the state directory of a run.
 
@@ -45,11 +46,13 @@ class RunContext:
             Hash raw input files anew instead of trusting size, time and inode.
         may_build
             Stages that this flow builds; others must be finished.
+        input_digests
+            Those of another run, so that the points of a sweep hash an input once.
         """
         self.config, self.tracking, self.parent = config, tracking, parent
         budgets = Budgets(config.host_budget, config.disk_budget)
         self.artifacts = ArtifactStore(config.state_dir, budgets)
-        self.input_digests = InputDigests(config.state_dir, verify=verify_inputs)
+        self.input_digests = input_digests or InputDigests(config.state_dir, verify=verify_inputs)
         self.directory = config.state_dir / "runs" / parent.key
         self.outcomes: dict[str, StageOutcome] = {}
         self.facts: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from storage.atomic import locked
 from storage.errors import InputError, MachineError
 from tasks.outbox import Outbox
 from tasks.processes import is_dead, this_process
-from tasks.tracking_calls import PROCESS_TAG, CallSender, is_refusal, now_ms
+from tasks.tracking_calls import PARENT_TAG, PROCESS_TAG, CallSender, is_refusal, now_ms
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -149,7 +149,7 @@ class Tracking:
         """Open the run of one stage below a parent run; it is created when the store answers."""
         assert self._outbox is not None, "a child run needs an open parent run"
         key = f"{parent.key}/{next(self._child_numbers)}"
-        tags = {**tags, "mlflow.parentRunId": parent.key, PROCESS_TAG: this_process()}
+        tags = {**tags, PARENT_TAG: parent.key, PROCESS_TAG: this_process()}
         self._outbox.put("create", run=key, name=name, tags=tags, time_ms=now_ms())
         with _ending(TrackedRun(key, self._outbox)) as tracked:
             yield tracked

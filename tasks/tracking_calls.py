@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PROCESS_TAG = "garden.process"
 """Tag that tells which process drives a run."""
+PARENT_TAG = "mlflow.parentRunId"
+"""Tag that puts a run below another."""
 CHAMPION = "champion"
 """Alias of the registered version with the best validation accuracy."""
 _PARAMS_A_CALL = 100  # MLflow's limit
@@ -58,6 +60,8 @@ class CallSender:
         return self._run_ids[run] if "/" in run else run
 
     def _create(self, run: str, name: str, tags: dict[str, str], time_ms: int) -> None:
+        parent = tags.get(PARENT_TAG)
+        tags = tags if parent is None else {**tags, PARENT_TAG: self._id(parent)}
         created = self._client.create_run(self._experiment_id, run_name=name, tags=tags, start_time=time_ms)
         self._run_ids[run] = created.info.run_id
 

@@ -130,15 +130,31 @@ def run(
                 symmetrize=symmetrize is not False,
                 overrides=overrides or (),
             )
-        _run(loaded, until, verify_inputs=verify_inputs, as_json=as_json)
+        trains = until is Stage.TRAIN
+        run_flow(loaded, "pipeline", trains=trains, as_json=as_json, until=until.value, verify_inputs=verify_inputs)
 
 
-def _run(config: PipelineConfig, until: Stage, *, verify_inputs: bool, as_json: bool) -> None:
+def run_flow(config: PipelineConfig, flow: str, *, trains: bool, as_json: bool, **arguments: Any) -> None:
+    """Run one of the flows, named as its module is, and show what it came to.
+
+    Parameters
+    ----------
+    config
+        What to do.
+    flow
+        Name of the flow.
+    trains
+        Whether it trains, so that training's needs are checked and imported beforehand.
+    as_json
+        Show the results as one line of JSON.
+    **arguments
+        Further arguments of the flow.
+    """
     from flows.environment import prefect_settings, set_defaults
     from flows.terminal import say, set_up_logging, show_summary, use_progress_bars
     from tasks.readiness import check_config
 
-    if until is Stage.TRAIN:
+    if trains:
         check_config(config)
     signal.signal(signal.SIGTERM, interrupt)
     set_up_logging()
@@ -147,14 +163,14 @@ def _run(config: PipelineConfig, until: Stage, *, verify_inputs: bool, as_json: 
     set_defaults(prefect_settings(config.state_dir))
     with _orchestrator(config.state_dir) as wait_until_ready:
         with _quick_imports():  # they take as long as the server takes to start
-            from flows.pipeline import pipeline
+            start = getattr(importlib.import_module(f"flows.{flow}"), flow)
             from tasks.tracking import check_store
 
             check_store(config.state_dir)
-            for module in ("matplotlib.figure", *(["torch._dynamo"] if until is Stage.TRAIN else [])):
+            for module in ("matplotlib.figure", *(["torch._dynamo"] if trains else [])):
                 importlib.import_module(module)  # the plots and the optimizer would, more slowly
         wait_until_ready()
-        summary: dict[str, Any] = pipeline(config, until=until.value, verify_inputs=verify_inputs)
+        summary: dict[str, Any] = start(config, **arguments)
     if as_json:
         say(json.dumps(summary))
     else:
