@@ -98,6 +98,7 @@ def load_model(directory: Path) -> GnnModel:
         spec = ModelSpec.from_dict(json.loads(path.read_text(encoding="utf-8")))
         model = build_model(spec, seed=0)
         model.load_state_dict(_load_tensors(directory / WEIGHTS_FILE))
+        model.eval()
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise (
             error if isinstance(error, StorageError) else StorageError(f"{directory} holds no model: {error}")
