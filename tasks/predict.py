@@ -225,6 +225,7 @@ def _hidden(model: GnnModel, store: GraphStore) -> npt.NDArray[np.float32]:
     if spec.num_layers < 2:
         raise InputError("the model has one layer, so no hidden representation: train one with two fanouts or more")
     front = GnnModel(replace(spec, num_layers=spec.num_layers - 1), model.ordered_layers()[:-1])
+    front.norms = model.norms[:-1]
     with torch.no_grad():
         return model.activate(spec.num_layers - 2, _run(front, store)).numpy()
 

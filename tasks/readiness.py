@@ -47,7 +47,7 @@ def check_store(path: Path) -> None:
         If it has none.
     """
     with GraphStore.open(path) as store:
-        _require(store.has(FEATURES), store.has(LABELS), str(path))
+        _require(store.has(FEATURES), store.has(LABELS) or store.info.is_multi_label, str(path))
 
 
 def _require(features: bool, labels: bool, where: str) -> None:
