@@ -117,7 +117,7 @@ def train_along(
     """Take this worker's share of each step until rank 0 says that training is over; `train` explains the rest."""
     data = TrainData(topology, features, labels, splits.labelled(labels), degrees, num_classes, data_digest)
     peers = _checked(peers, options)
-    with _compute_threads(options), EpochTrainer(data, options, peers) as epochs:
+    with _compute_threads(options), kept_memory(), EpochTrainer(data, options, peers) as epochs:
         path = options.checkpoint_path
         if path is not None and path.exists():
             epochs.restore(load_checkpoint(path, options.digest(epochs.spec, data.fingerprint())))
