@@ -211,6 +211,14 @@ def remove_leftovers(parent: Path, *, dry_run: bool = False) -> list[Path]:
     return removed
 
 
+def remove_partial_files(parent: Path) -> None:
+    """Remove what dead writers left in the directories of `parent`; a live one holds its directory's lock."""
+    for partial in parent.glob(f"[!.]*/*{_PARTIAL_SUFFIX}"):
+        with locked(lock_file(partial.parent), wait=False) as held:
+            if held:
+                partial.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a small file's content in one step, as `write_bytes` does."""
     write_bytes(path, text.encode())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.schema import PipelineConfig
-from storage.atomic import in_use, write_text
+from storage.atomic import in_use, lock_file, locked, remove_partial_files, write_text
 from storage.manifest import Manifest
 from tasks.artifacts import USED_FILE, ArtifactStore, Build, StageOutcome, StageSpec
 from tasks.budgets import Budgets, Estimate, format_bytes
@@ -61,6 +61,8 @@ class RunContext:
         """Whether this run is to end with training."""
         self._may_build = frozenset(may_build)
         self._in_use = contextlib.ExitStack()
+        remove_partial_files(self.directory.parent)
+        self._in_use.enter_context(locked(lock_file(self.directory)))
 
     def close(self) -> None:
         """Let go of the artifacts in use, which `garden gc` leaves alone until then."""
