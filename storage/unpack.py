@@ -7,11 +7,11 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 from storage.errors import InputError, MachineError
 
@@ -30,13 +30,13 @@ _SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class _Member:
-    """One entry of an archive, open for reading where it is a file."""
+    """One entry of an archive; opened only once it may be written, for an open entry keeps the archive open."""
 
     name: str
     is_folder: bool
     is_file: bool
     size: int
-    content: IO[bytes] | None
+    open: Callable[[], IO[bytes] | None]
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -90,12 +90,11 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
 def _from_zip(zipped: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
     kind = info.external_attr >> 28  # the upper bits of a Unix mode; 0 where the writer knew none
     is_file = not info.is_dir() and kind in (0, 0o10)
-    return _Member(info.filename, info.is_dir(), is_file, info.file_size, zipped.open(info) if is_file else None)
+    return _Member(info.filename, info.is_dir(), is_file, info.file_size, lambda: zipped.open(info))
 
 
 def _from_tar(tar: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
-    content: Any = tar.extractfile(info) if info.isreg() else None
-    return _Member(info.name, info.isdir(), info.isreg(), info.size, content)
+    return _Member(info.name, info.isdir(), info.isreg(), info.size, lambda: tar.extractfile(info))
 
 
 def _write(member: _Member, folder: Path, archive: Path) -> None:
@@ -108,7 +107,7 @@ def _write(member: _Member, folder: Path, archive: Path) -> None:
             f"{archive.name} has the entry {member.name!r}, which is a link or a device: unpack it by hand"
         )
     path = folder.joinpath(*parts)
-    if member.content is None:
+    if member.is_folder:
         path.mkdir(parents=True, exist_ok=True)
         return
     free = shutil.disk_usage(folder).free
@@ -117,7 +116,9 @@ def _write(member: _Member, folder: Path, archive: Path) -> None:
     if path.exists():
         raise InputError(f"{archive.name} has the entry {member.name!r} twice: do not trust this archive")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with member.content as source, path.open("xb") as target:
+    source = member.open()
+    assert source is not None, "only files are opened"
+    with source, path.open("xb") as target:
         shutil.copyfileobj(source, target, 1 << 20)
 
 

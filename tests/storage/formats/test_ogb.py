@@ -226,9 +226,12 @@ def test_heterogeneous_data_sets_are_refused_with_the_way_out(tmp_path: Path) ->
         open_ogb(tmp_path)
 
 
-def test_multi_label_tasks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="row 0 names 2 classes: multi-label tasks are not supported"):
-        open_ogb(write_nodes(tmp_path, node_label=[[1, 1], [0, 1], [1, 0], [0, 0]]))
+def test_several_labels_a_node_are_a_task_of_their_own(tmp_path: Path) -> None:
+    labels = open_ogb(write_nodes(tmp_path, node_label=[[1, 1], [0, 1], [1, 0], [0, 0]])).labels
+    assert labels is not None
+    assert labels.rows_NC is not None
+    assert labels.rows_NC.tolist() == [[1, 1], [0, 1], [1, 0], [0, 0]]
+    assert not labels.one_class
 
 
 def test_missing_parts_are_named(tmp_path: Path) -> None:
