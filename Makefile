@@ -36,7 +36,7 @@ check: $(VENV)/.dev-installed  ## Lint, types and layers
 	$(BIN)/lint-imports
 
 test: check  ## Checks, then a sample of every kind of test
-	$(PYTEST) -m "not full"
+	$(PYTEST) -m "not full" -n 2 --dist loadfile
 
 test-full: check  ## Every test, the long repetitions too
 	$(PYTEST)
