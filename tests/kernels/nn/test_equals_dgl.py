@@ -83,6 +83,7 @@ def test_gcn_by_the_hops_degrees_equals_graphconv(mfg: Mfg, widths: tuple[int, i
     assert_equal(mfg, ours, theirs, pairs, widths[0], seed)
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=150)
 @given(mfgs(), st.sampled_from([(6, 2, 3), (4, 4, 1), (3, 1, 5), (8, 2, 4)]), st.booleans(), st.integers(0, 99))
 def test_gat_equals_gatconv(mfg: Mfg, sizes: tuple[int, int, int], residual: bool, seed: int) -> None:
