@@ -44,8 +44,14 @@ def locked(path: Path, *, wait: bool = True, shared: bool = False) -> Iterator[b
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with _flocked(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)) as held:
+        yield held
+
+
+@contextlib.contextmanager
+def _flocked(descriptor: int, mode: int) -> Iterator[bool]:
+    """Lock an open descriptor, and close it at the end; yields whether the lock is held."""
     try:
-        mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
         try:
             fcntl.flock(descriptor, mode)
         except BlockingIOError:
@@ -163,18 +169,9 @@ def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
         _remove(directory)
 
 
-@contextlib.contextmanager
-def _locked_directory(directory: Path) -> Iterator[bool]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-    finally:
-        os.close(descriptor)
+def _locked_directory(directory: Path) -> contextlib.AbstractContextManager[bool]:
+    """Lock a directory itself, if nobody has; yields whether the lock is held."""
+    return _flocked(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def remove_leftovers(parent: Path, *, dry_run: bool = False) -> list[Path]:
