@@ -1,10 +1,11 @@
 """Training beside DGL: seconds an epoch, seconds over the bare matrix products, and peak memory, for each model.
 
-`python -m tests.benchmarks.bench_epoch [--models sage ...]` ends with one JSON line. Each measurement is a process of
-its own that trains through the public entry point (`tasks.trainer.train`; `dgl.dataloading.DataLoader` with `dgl.nn`),
-one epoch to warm up, then at least five. DGL runs with 0, 1 and 2 data-loader workers and its best counts; its graph is
-int64 and its blocks carry edge ids. Ratios are of medians over epochs. An epoch during which other processes took more
-than a tenth of the cores is discarded and run again.
+`python -m tests.benchmarks.bench_epoch [--models sage ...]` ends with one JSON line; each model's figures are recorded
+as soon as they are there. Each measurement is a process of its own that trains through the public entry point
+(`tasks.trainer.train`; `dgl.dataloading.DataLoader` with `dgl.nn`), one epoch to warm up, then at least five. DGL runs
+with 0, 1 and 2 data-loader workers and its best counts; its graph is int64 and its blocks carry edge ids. Ratios are of
+medians over epochs. An epoch during which other processes took more than a tenth of the cores is discarded and run
+again.
 
 With `--cpu` nothing is discarded, every side has one compute thread, and ratios are of CPU seconds: for a machine that
 is never free. Such figures are published under a name of their own; the gates are about wall time.
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tests.benchmarks import workloads
-from tests.benchmarks.report import ROOT, publish
+from tests.benchmarks.report import ROOT, record
 
 MODELS = ("sage", "gcn", "gat")
 
@@ -88,11 +89,12 @@ def main() -> None:
             save_workload(data)
         common = ["--batches", str(asked.batches), "--epochs", str(asked.epochs), *(["--cpu"] if asked.cpu else [])]
         chosen = [f for f in workloads.FANOUTS if asked.fanouts is None or _text(f) in asked.fanouts]
-        figures = {
-            model: {_text(fanouts): compare(data, model, fanouts, common) for fanouts in chosen}
-            for model in asked.models
-        }
-    publish("bench_epoch_cpu" if asked.cpu else "bench_epoch", figures)
+        name = "bench_epoch_cpu" if asked.cpu else "bench_epoch"
+        figures = {}
+        for model in asked.models:
+            figures[model] = {_text(fanouts): compare(data, model, fanouts, common) for fanouts in chosen}
+            record(f"{name}_{model}", figures[model])
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

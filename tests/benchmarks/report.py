@@ -37,9 +37,14 @@ def _cpuinfo() -> list[str]:
     return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
 
 
+def record(name: str, figures: dict[str, Any]) -> None:
+    """Write `results/NAME.json`."""
+    RESULTS.mkdir(exist_ok=True)
+    content = {"benchmark": name, "environment": environment(), "figures": figures}
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def publish(name: str, figures: dict[str, Any]) -> None:
     """Write `results/NAME.json` and end standard output with the figures as one JSON line."""
-    RESULTS.mkdir(exist_ok=True)
-    record = {"benchmark": name, "environment": environment(), "figures": figures}
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    record(name, figures)
     print(json.dumps(figures), flush=True)
