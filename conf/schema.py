@@ -218,7 +218,7 @@ class SamplingConfig(Section):
     """Sampling threads; changes speed, never a sample."""
     in_flight_bytes: ByteSize | None = Field(None, gt=0)
     """Most bytes of mini-batches that are loaded ahead of the model, their features too (one super-batch is the
-    least); empty means a quarter of `host_budget`, or 1 GiB without one."""
+    least); empty means a quarter of `host_budget`, where all else leaves that much, or 1 GiB without one."""
 
     @model_validator(mode="after")
     def _fanouts_are_positive(self) -> SamplingConfig:

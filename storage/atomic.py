@@ -247,6 +247,28 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     sync_directory(path.parent)
 
 
+def write_tail(path: Path, offset: int, content: bytes) -> None:
+    """Let a file end with `content` at `offset`, durably; whatever stood there or beyond is cut off first.
+
+    A file that is not there is created; its name is durable once its directory is synced.
+
+    Raises
+    ------
+    MachineError
+        If the disk is full; what stands before `offset` stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("ab") as file:
+            file.truncate(offset)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        _raise_where_disk_is_full(error, path)
+        raise
+
+
 def sync_file(path: Path) -> None:
     """Make a file's bytes durable."""
     _fsync(path, os.O_RDONLY)

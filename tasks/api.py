@@ -15,7 +15,7 @@ from storage.cache.tiers import adjacency_device_bytes
 from storage.errors import InputError
 from tasks.api_batch import Batch
 from tasks.api_open import LoadOptions, Nodes, TierOptions, open_graph
-from tasks.loader import EpochStream, LoadStats, MiniBatch
+from tasks.epoch_stream import EpochStream, LoadStats, MiniBatch
 
 __all__ = ["Batch", "Epoch", "GraphLoader"]
 

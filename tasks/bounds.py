@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from storage.graph_store import INDICES, INDPTR, GraphStore, StoreInfo
+from tasks.in_flight import most_batch_bytes
 
 COUNT_BYTES = 8 * 8
 """Bytes a node of an access profile while it is counted: two sets of three int64 counts, and what they become."""
@@ -71,13 +72,18 @@ def sampling_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
     return sampling.threads * _STAMP_BYTES * info.num_nodes + in_flight * batch
 
 
+def superbatch_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
+    """Return the most bytes of a super-batch with the rows of all its mini-batches: what loading reserves for it."""
+    graph, row_bytes = (info.num_nodes, info.num_edges), info.feature_row_bytes
+    batch = most_batch_bytes(*graph, sampling.fanouts, sampling.batch_size, row_bytes, replace=sampling.replace)
+    return sampling.superbatch * batch
+
+
 def loading_bytes(info: StoreInfo, sampling: SamplingSizes, in_flight_bytes: int) -> int:
     """Return the most bytes that loading ahead takes: scratch tables, what is in flight, the mini-batch in hand."""
-    batch = _ID_BYTES * batch_nodes(info, sampling) + _EDGE_BYTES * batch_edges(info, sampling)
-    batch += batch_nodes(info, sampling) * info.feature_row_bytes
-    by_count = (sampling.threads + 2) * sampling.superbatch * batch
-    in_flight = min(by_count, max(in_flight_bytes, sampling.superbatch * batch))
-    return sampling.threads * _STAMP_BYTES * info.num_nodes + in_flight + batch
+    group = superbatch_bytes(info, sampling)
+    in_flight = min((sampling.threads + 2) * group, max(in_flight_bytes, group))
+    return sampling.threads * _STAMP_BYTES * info.num_nodes + in_flight + group // sampling.superbatch
 
 
 def profile_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:

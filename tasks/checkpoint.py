@@ -18,7 +18,7 @@ from storage.atomic import write_bytes, write_text
 from storage.errors import FormatVersionError, InputError, StorageError
 from tasks.training_reports import StateDict
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 SPEC_FILE = "arch.json"
 WEIGHTS_FILE = "state_dict.pt"
 
@@ -35,8 +35,10 @@ class Checkpoint:
     """State of the optimizer."""
     best_model: StateDict
     """Weights of the best epoch."""
-    history: list[dict[str, Any]]
-    """Reports of the finished epochs."""
+    history_bytes: int
+    """How much of the history's file belongs to it (`tasks.history`)."""
+    history_crc32: int
+    """Checksum of that part."""
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:

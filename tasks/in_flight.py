@@ -55,20 +55,36 @@ class InFlight:
 
 def most_bytes(sampler: NeighborSampler, batches: Sequence[IdArray], row_bytes: int) -> int:
     """Return the most bytes that a super-batch can take while it is sampled, with the rows of all its mini-batches."""
-    return sum(_most_bytes_of_one(sampler, len(batch), row_bytes) for batch in batches)
+    graph, fanouts = (sampler.topology.num_nodes, sampler.topology.num_edges), sampler.fanouts
+    return sum(most_batch_bytes(*graph, fanouts, len(batch), row_bytes, replace=sampler.replace) for batch in batches)
+
+
+def most_batch_bytes(
+    num_nodes: int, num_edges: int, fanouts: Sequence[int], num_seeds: int, row_bytes: int, *, replace: bool
+) -> int:
+    """Return the most bytes that one mini-batch can take while it is sampled, with its rows.
+
+    Parameters
+    ----------
+    num_nodes, num_edges : int
+        Of the graph.
+    fanouts : sequence of int
+        From the input layer to the seed layer.
+    num_seeds : int
+    row_bytes : int
+        Of a feature row.
+    replace : bool
+        Whether neighbors are drawn with replacement.
+    """
+    nodes, total = min(num_seeds, num_nodes), _ID_BYTES * num_seeds
+    for fanout in reversed(fanouts):
+        edges = num_edges if fanout < 0 else nodes * fanout
+        edges = edges if replace else min(edges, num_edges)
+        total += _ID_BYTES * (nodes + 1) + _EDGE_BYTES * edges
+        nodes = min(nodes + edges, num_nodes)
+    return total + nodes * (_ID_BYTES + row_bytes)
 
 
 def bytes_of(super_batch: SuperBatch, row_bytes: int) -> int:
     """Return the bytes of a sampled super-batch and of the rows that its mini-batches will need."""
     return super_batch.nbytes + sum(len(sample.input_nodes) for sample in super_batch.samples) * row_bytes
-
-
-def _most_bytes_of_one(sampler: NeighborSampler, num_seeds: int, row_bytes: int) -> int:
-    num_nodes, num_edges = sampler.topology.num_nodes, sampler.topology.num_edges
-    nodes, total = min(num_seeds, num_nodes), _ID_BYTES * num_seeds
-    for fanout in reversed(sampler.fanouts):
-        edges = num_edges if fanout < 0 else nodes * fanout
-        edges = edges if sampler.replace else min(edges, num_edges)
-        total += _ID_BYTES * (nodes + 1) + _EDGE_BYTES * edges
-        nodes = min(nodes + edges, num_nodes)
-    return total + nodes * (_ID_BYTES + row_bytes)

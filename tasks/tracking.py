@@ -73,15 +73,15 @@ class TrackedRun:
         """Upload a text as a file."""
         self._outbox.put("text", run=self.key, text=text, name=name)
 
-    def register_model(self, name: str, folder: Path, valid_accuracy: float, tags: Mapping[str, str]) -> None:
+    def register_model(self, name: str, folder: Path, metric: str, score: float, tags: Mapping[str, str]) -> None:
         """Upload a folder of weights and register it as a new version of a model.
 
-        The alias `champion` moves to it only if `valid_accuracy` is better than the present champion's.
+        The alias `champion` moves to it only if its validation score is better than the present champion's by the same
+        metric; a champion that another metric chose stays until someone moves the alias.
         """
         self.log_artifact(folder, "model")
-        self._outbox.put(
-            "register", run=self.key, name=name, folder="model", valid_accuracy=valid_accuracy, tags=dict(tags)
-        )
+        scored = {"metric": metric, "score": score, "tags": dict(tags)}
+        self._outbox.put("register", run=self.key, name=name, folder="model", **scored)
 
     def end(self, status: str) -> None:
         """End the run as `FINISHED`, `FAILED` or `KILLED`."""

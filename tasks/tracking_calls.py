@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +13,16 @@ from tasks.outbox import Call
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+_logger = logging.getLogger(__name__)
+
 PROCESS_TAG = "garden.process"
 """Tag that tells which process drives a run."""
 PARENT_TAG = "mlflow.parentRunId"
 """Tag that puts a run below another."""
 CHAMPION = "champion"
-"""Alias of the registered version with the best validation accuracy."""
+"""Alias of the best registered version, by the validation metric that chose it."""
 _PARAMS_A_CALL = 100  # MLflow's limit
-_SCORE_TAG = "valid_accuracy"
+_METRIC_TAG, _SCORE_TAG = "metric", "valid_score"
 
 
 def now_ms() -> int:
@@ -94,7 +96,7 @@ class CallSender:
     def _end(self, run: str, status: str, time_ms: int) -> None:
         self._client.set_terminated(self._id(run), status, end_time=time_ms)
 
-    def _register(self, run: str, name: str, folder: str, valid_accuracy: float, tags: Mapping[str, str]) -> None:
+    def _register(self, run: str, name: str, folder: str, metric: str, score: float, tags: Mapping[str, str]) -> None:
         from mlflow.exceptions import MlflowException
 
         run_id = self._id(run)
@@ -105,20 +107,19 @@ class CallSender:
                 raise
         if not self._client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'"):
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{folder}"
-            scored = {**tags, _SCORE_TAG: repr(valid_accuracy)}
+            scored = {**tags, _METRIC_TAG: metric, _SCORE_TAG: repr(score)}
             self._client.create_model_version(name, source, run_id, tags=scored)
-        self._crown(name, run_id, valid_accuracy)
+        self._crown(name, run_id, metric, score)
 
-    def _crown(self, name: str, run_id: str, valid_accuracy: float) -> None:
-        """Move the alias to the version of this run if it beats the present champion."""
+    def _crown(self, name: str, run_id: str, metric: str, score: float) -> None:
+        """Move the alias to the version of this run if it beats the present champion by the same metric."""
         version = self._client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")[0]
-        champion = self._champion_version(name)
-        best = -math.inf
-        if champion is not None:
-            best = float(self._client.get_model_version(name, champion).tags.get(_SCORE_TAG, "-inf"))
-        if valid_accuracy > best:  # false for NaN
+        champion = self._client.get_registered_model(name).aliases.get(CHAMPION)
+        known = {} if champion is None else self._client.get_model_version(name, str(champion)).tags
+        if known.get(_METRIC_TAG, metric) != metric:
+            _logger.warning(
+                "%s@%s stays version %s: %s chose it and %s the new version %s; move the alias to judge by that",
+                *(name, CHAMPION, champion, known[_METRIC_TAG], metric, version.version),
+            )
+        elif score > float(known.get(_SCORE_TAG, "-inf")):  # false for NaN
             self._client.set_registered_model_alias(name, CHAMPION, version.version)
-
-    def _champion_version(self, name: str) -> str | None:
-        version = self._client.get_registered_model(name).aliases.get(CHAMPION)
-        return None if version is None else str(version)

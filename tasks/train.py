@@ -16,15 +16,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from conf.schema import PipelineConfig
-from storage.graph_store import FEATURES, GraphStore
+from storage.graph_store import GraphStore
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
-from tasks.bounds import batch_nodes, loading_bytes, topology_bytes
-from tasks.budgets import SMALL_FILES_BYTES, Estimate
+from tasks.budgets import Estimate
 from tasks.build_cache import PLAN_FILE
 from tasks.checkpoint import save_model
-from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
-from tasks.inference import CHUNKS_AT_WORK, DEFAULT_CHUNK_BYTES, inference_bytes
 from tasks.model_data import MODEL_FOLDER, ModelData
 from tasks.plots import plot_training
 from tasks.progress import Advance, progress
@@ -33,14 +30,13 @@ from tasks.sources import STORE_FILE, ingest_options
 from tasks.specs import CACHE, REORDER, TRAIN, train_spec
 from tasks.tracking import TrackedRun
 from tasks.trainer import train
+from tasks.training_config import MemoryShares, train_options, training_estimate
 from tasks.training_data import load_training_data
 from tasks.training_reports import EpochReport, TrainResult
-from tasks.training_types import TrainOptions
 from tasks.worker_team import worker_team
 
 _logger = logging.getLogger(__name__)
 _PICTURE = "training.png"
-_LEAST_CHUNK_BYTES = 16 << 20
 
 
 @task(name=TRAIN, cache_policy=NO_CACHE)
@@ -64,21 +60,22 @@ def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
             ModelData.of(store.info.label_names, ingest_options(run.config)).save(directory / MODEL_FOLDER)
         return _counts(result)
 
-    outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run, path))
+    outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run.config, path))
     shutil.rmtree(checkpoint.parent)
-    accuracy = run.facts["valid_accuracy"]
+    metric = run.config.training.metric
+    score = run.facts[f"valid_{metric}"]
     tags = {"store_digest": run.manifest(REORDER).digest, "train_digest": spec.digest}
-    child.register_model(
-        run.config.name, outcome.manifest.directory / MODEL_FOLDER, float("nan") if accuracy is None else accuracy, tags
-    )
+    folder = outcome.manifest.directory / MODEL_FOLDER
+    child.register_model(run.config.name, folder, metric, float("nan") if score is None else score, tags)
     return outcome
 
 
 def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
     """Load the store and the plan into the tiers, and train, with workers where they are asked for."""
     with GraphStore.open(path) as store:
-        chunk_bytes = _chunk_bytes(run.config, store)
-    cache, options = run.manifest(CACHE), replace(train_options(run.config, checkpoint), chunk_bytes=chunk_bytes)
+        shares = MemoryShares.of(run.config, store)
+    cache, options = run.manifest(CACHE), train_options(run.config, checkpoint)
+    options = replace(options, in_flight_bytes=shares.in_flight_bytes, chunk_bytes=shares.chunk_bytes)
     plan, digest = cache.path(PLAN_FILE), cache.digest
     data = load_training_data(path, plan, shared=options.workers > 1)
     with (
@@ -99,48 +96,9 @@ def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
         )
 
 
-def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptions:
-    """Translate the `sampling`, `model` and `training` sections."""
-    sampling, model, training = config.sampling, config.model, config.training
-    return TrainOptions(
-        kind=model.kind,
-        fanouts=sampling.fanouts,
-        hidden=model.hidden,
-        dropout=model.dropout,
-        input_dropout=model.input_dropout,
-        heads=model.heads,
-        attention_dropout=model.attention_dropout,
-        norm=model.norm,
-        epochs=training.epochs,
-        learning_rate=training.learning_rate,
-        schedule=training.schedule,
-        warmup_steps=training.warmup_steps,
-        step_epochs=training.step_epochs,
-        step_factor=training.step_factor,
-        clip_norm=training.clip_norm,
-        precision=training.precision,
-        class_weights=training.class_weights,
-        accumulate=training.accumulate,
-        workers=training.workers,
-        metric=training.metric,
-        weight_decay=training.weight_decay,
-        patience=training.patience,
-        validation=training.validation,
-        batch_size=sampling.batch_size,
-        replace=sampling.replace,
-        superbatch=sampling.superbatch,
-        threads=sampling.threads,
-        seed=config.seed,
-        checkpoint_path=checkpoint,
-        in_flight_bytes=in_flight_bytes(config),
-    )
-
-
-def in_flight_bytes(config: PipelineConfig) -> int:
-    """Return the bound on mini-batches loaded ahead: as asked, a quarter of the host budget, or 1 GiB."""
-    if config.sampling.in_flight_bytes is not None:
-        return int(config.sampling.in_flight_bytes)
-    return DEFAULT_IN_FLIGHT_BYTES if config.host_budget is None else max(1, int(config.host_budget) // 4)
+def _estimate(config: PipelineConfig, path: Path) -> Estimate:
+    with GraphStore.open(path) as store:
+        return training_estimate(config, store)
 
 
 def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = None) -> None:
@@ -219,35 +177,3 @@ def _counts(result: TrainResult) -> dict[str, Any]:
         **{f"test_{name}": value for name, value in result.test_metrics.items()},
         "parameters": sum(tensor.numel() for tensor in result.state_dict.values()),
     }
-
-
-def _estimate(run: RunContext, path: Path) -> Estimate:
-    """Add up the store, the device tier, sampling ahead, the rows in flight and the layers' outputs."""
-    config = run.config
-    with GraphStore.open(path) as store:
-        info = store.info
-        widest = max(info.feature_dim, config.model.hidden)
-        weights = 4 * (widest + info.num_classes) * config.model.hidden * (len(config.sampling.fanouts) + 2) * 2
-        memory = _memory_bytes(config, store, _chunk_bytes(config, store))
-        return Estimate(memory_bytes=memory, disk_bytes=5 * weights + SMALL_FILES_BYTES)
-
-
-def _chunk_bytes(config: PipelineConfig, store: GraphStore) -> int:
-    """Bytes of a chunk of exact evaluation: what `host_budget` leaves for it, within bounds."""
-    if config.host_budget is None:
-        return DEFAULT_CHUNK_BYTES
-    left = int(config.host_budget) - _memory_bytes(config, store, 0)
-    return min(DEFAULT_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, left // CHUNKS_AT_WORK))
-
-
-def _memory_bytes(config: PipelineConfig, store: GraphStore, chunk_bytes: int) -> int:
-    info, device_budget = store.info, int(config.cache.device_budget)
-    nodes, widest = batch_nodes(info, config.sampling), max(info.feature_dim, config.model.hidden)
-    shared = topology_bytes(store) + store.nbytes(FEATURES)
-    loading = loading_bytes(info, config.sampling, in_flight_bytes(config))
-    steps = 4 * 4 * nodes * widest
-    process = 5 * 8 * info.num_nodes + device_budget + loading + steps
-    spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
-    # Prepared for the validation nodes and, at the end, for the test nodes.
-    exact = inference_bytes(spec, info.num_nodes, info.num_edges, chunk_bytes, prepared=2)
-    return shared + config.training.workers * process + max(0, exact - steps)

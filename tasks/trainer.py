@@ -20,6 +20,7 @@ from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError
 from tasks.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tasks.history import History, HistoryMark
 from tasks.inference import ExactInference
 from tasks.metrics import METRICS, Metric
 from tasks.objective import Labels
@@ -132,7 +133,7 @@ class _Training:
         self._data, self._options, self._peers = data, options, peers
         self._epochs = stack.enter_context(EpochTrainer(data, options, peers))
         self._digest = options.digest(self._epochs.spec, data.fingerprint())
-        self._history: list[EpochReport] = []
+        self._history = History(options.checkpoint_path)
         self._best_model: StateDict = {}
         self._validator = self._new_validator(stack)
 
@@ -144,7 +145,7 @@ class _Training:
         checkpoint = load_checkpoint(path, self._digest)
         self._epochs.restore(checkpoint)
         self._best_model = checkpoint.best_model
-        self._history = [EpochReport.from_dict(report) for report in checkpoint.history]
+        self._history.read(HistoryMark(checkpoint.history_bytes, checkpoint.history_crc32))
         logger.info("resumed from %s after %d epochs", path, len(self._history))
         return len(self._history)
 
@@ -153,7 +154,7 @@ class _Training:
         """Whether all epochs are done or patience has run out."""
         done, patience = len(self._history), self._options.patience
         return done >= self._options.epochs or (
-            patience is not None and done > 0 and done - 1 - self._best.epoch >= patience
+            patience is not None and done > 0 and done - 1 - self._history.best.epoch >= patience
         )
 
     def run_epoch(self) -> EpochReport:
@@ -173,20 +174,20 @@ class _Training:
         model = build_model(self._epochs.spec, seed=self._options.seed)
         model.load_state_dict(self._best_model)
         test = self._exact_validator(self._data.splits.test).score(model, tuple(METRICS))
+        history, best = self._history.reports, self._history.best
         seconds = Counter({"evaluate": test.seconds})
-        for report in self._history:
+        for report in history:
             seconds.update(report.seconds)
-        history = self._history
         return TrainResult(
             spec=self._epochs.spec,
             state_dict=self._best_model,
-            best_epoch=self._best.epoch,
-            valid_accuracy=self._best.valid_accuracy,
+            best_epoch=best.epoch,
+            valid_accuracy=best.valid_accuracy,
             test_accuracy=test.metrics.get("accuracy"),
             metric=self._options.metric,
-            valid_metric=self._best.valid_metric,
+            valid_metric=best.valid_metric,
             test_metrics=test.metrics,
-            history=tuple(history),
+            history=history,
             resumed_epochs=resumed_epochs,
             seconds=dict(seconds),
             feature_reads=_sum(report.feature_reads for report in history),
@@ -218,7 +219,7 @@ class _Training:
             valid_accuracy=score.metrics.get("accuracy"),
             valid_metric=metric,
             valid_loss=score.loss,
-            is_best=self._is_best(metric, score.loss),
+            is_best=self._history.would_be_best(metric, score.loss),
             learning_rate=costs.learning_rate,
             seconds=seconds,
             feature_reads=costs.feature_reads,
@@ -228,27 +229,15 @@ class _Training:
         )
 
     def _record(self, report: EpochReport) -> None:
-        self._history.append(report)
+        self._history.add(report)
         weights = self._epochs.model.state_dict()
         if report.is_best:
             self._best_model = {name: tensor.clone() for name, tensor in weights.items()}
         path = self._options.checkpoint_path
         if path is not None:
-            history = [past.to_dict() for past in self._history]
-            optimizer = self._epochs.optimizer.state_dict()
-            save_checkpoint(path, Checkpoint(self._digest, weights, optimizer, self._best_model, history))
-
-    @property
-    def _best(self) -> EpochReport:
-        return next(report for report in reversed(self._history) if report.is_best)
-
-    def _is_best(self, metric: float | None, loss: float | None) -> bool:
-        if not self._history or metric is None or loss is None:
-            return True
-        best = self._best
-        assert best.valid_metric is not None
-        assert best.valid_loss is not None
-        return (metric, -loss) > (best.valid_metric, -best.valid_loss)
+            optimizer, mark = self._epochs.optimizer.state_dict(), self._history.mark
+            parts = (weights, optimizer, self._best_model, mark.nbytes, mark.crc32)
+            save_checkpoint(path, Checkpoint(self._digest, *parts))
 
     def _new_validator(self, stack: ExitStack) -> Validator:
         nodes = self._data.splits.valid

@@ -20,7 +20,8 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from storage.errors import InputError
 from tasks.checkpoint import Checkpoint
-from tasks.loader import LoadStats, MiniBatch, MiniBatchLoader
+from tasks.epoch_stream import LoadStats, MiniBatch
+from tasks.loader import MiniBatchLoader
 from tasks.objective import build_objective
 from tasks.optimizer import build_optimizer, learning_rate, set_learning_rate
 from tasks.peers import Peers

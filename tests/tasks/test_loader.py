@@ -17,8 +17,9 @@ from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import MachineError
+from tasks.epoch_stream import MiniBatch
 from tasks.in_flight import bytes_of, most_bytes
-from tasks.loader import MiniBatch, MiniBatchLoader
+from tasks.loader import MiniBatchLoader
 from tests.graphs import power_law_graph
 
 NUM_NODES = 500

@@ -151,8 +151,10 @@ def test_the_smallest_budget_that_an_error_names_will_do(run: Run) -> None:
     run("ingest", f"host_budget={str(caught.value).split()[-1]}")
 
 
-def test_evaluation_goes_in_chunks_that_the_smallest_budget_allows(run: Run) -> None:
-    graph = ("data.demo.nodes=40000", "data.demo.edges=80000", "data.demo.train_fraction=0.01")
+@pytest.mark.parametrize("sampling", [(), ("sampling.batch_size=100", "sampling.superbatch=1", "sampling.threads=8")])
+def test_training_goes_in_the_smallest_budget_that_its_refusal_names(run: Run, sampling: Sequence[str]) -> None:
+    """Evaluation in chunks that it allows; and what is loaded ahead does not grow with it until it is too small."""
+    graph = ("data.demo.nodes=40000", "data.demo.edges=80000", "data.demo.train_fraction=0.01", *sampling)
     run("cache", *graph)
     with pytest.raises(BudgetError) as caught:
         run("train", *graph, "host_budget=10")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,19 +92,38 @@ def test_the_status_tells_how_it_ended(state: Path, error: BaseException, status
         assert run.data.tags["error"] == "ValueError: no such node"
 
 
-def test_the_champion_moves_only_for_a_better_score(state: Path, tmp_path: Path) -> None:
+def champions(state: Path, tmp_path: Path, name: str, scores: Sequence[tuple[str, float]]) -> list[int]:
+    """Version of the champion after each model was registered."""
     (tmp_path / "arch.json").write_text("{}")
-    track, champions = Tracking.connect(state, EXPERIMENT), []
+    track, versions = Tracking.connect(state, EXPERIMENT), []
     client = open_client(track.uri)
-    for score in (0.5, 0.4, float("nan"), 0.5, 0.6):
+    for metric, score in scores:
         with track.parent_run(f"score-{score}", {}) as run:
-            run.register_model("crowned", tmp_path, score, {"store_digest": "abc"})
-        champions.append(int(client.get_model_version_by_alias("crowned", "champion").version))
-    assert champions == [1, 1, 1, 1, 5]
-    best = client.get_model_version_by_alias("crowned", "champion")
-    assert best.tags == {"store_digest": "abc", "valid_accuracy": "0.6"}
+            run.register_model(name, tmp_path, metric, score, {"store_digest": "abc"})
+        versions.append(int(client.get_model_version_by_alias(name, "champion").version))
+    return versions
+
+
+def test_the_champion_moves_only_for_a_better_score(state: Path, tmp_path: Path) -> None:
+    scores = [("accuracy", score) for score in (0.5, 0.4, float("nan"), 0.5, 0.6)]
+    assert champions(state, tmp_path, "crowned", scores) == [1, 1, 1, 1, 5]
+    best = open_client(tracking.tracking_uri(state)).get_model_version_by_alias("crowned", "champion")
+    assert best.tags == {"store_digest": "abc", "metric": "accuracy", "valid_score": "0.6"}
     assert best.source is not None
     assert Path(best.source.removeprefix("file://"), "arch.json").read_text() == "{}"
+
+
+def test_scores_of_different_metrics_are_not_compared(
+    state: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A ROC-AUC is often above the accuracy of a better model."""
+    scores = [("accuracy", 0.8), ("roc_auc", 0.95), ("accuracy", 0.85), ("macro_f1", 0.99)]
+    assert champions(state, tmp_path, "incomparable", scores) == [1, 1, 3, 3]
+    assert "incomparable@champion stays version 1: accuracy chose it and roc_auc the new version 2" in caplog.text
+    client = open_client(tracking.tracking_uri(state))
+    client.set_registered_model_alias("incomparable", "champion", "2")  # as a person does in the browser
+    later = champions(state, tmp_path, "incomparable", [("accuracy", 0.99), ("roc_auc", 0.96)])
+    assert later == [2, 6]
 
 
 def test_a_run_of_a_dead_process_is_closed(state: Path) -> None:

@@ -6,7 +6,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,13 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.mfg import IdArray
+from kernels.nn import project
 from kernels.nn.model import build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
+from kernels.tiered_rows import TieredRows
+from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError
 from tasks.training_reports import EpochReport, TrainResult
 from tasks.training_types import Splits, TrainOptions
@@ -78,6 +84,30 @@ def test_rows_read_in_place_train_the_same_network_whatever_the_tiers(kind: str,
     for ours, theirs in zip(in_place.history, gathered.history, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
         assert ours.feature_reads == theirs.feature_reads
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+def test_input_rows_never_stand_together_in_memory(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer reads them in the tiers: at most a piece of them is ever gathered, and only to be projected."""
+    gathered, gather, gather_group = [], TieredRows.gather, FeatureTiers.gather_group
+
+    def watched(self: TieredRows, begin: int = 0, end: int | None = None) -> np.ndarray:
+        rows = gather(self, begin, end)
+        gathered.append(len(rows))
+        return rows
+
+    def refused(self: FeatureTiers, batches: Sequence[IdArray]) -> Any:
+        if threading.current_thread().name == "gather":  # evaluation may
+            raise AssertionError("rows were gathered")
+        return gather_group(self, batches)
+
+    monkeypatch.setattr(project, "PIECE_ROWS", 16)
+    monkeypatch.setattr(TieredRows, "gather", watched)
+    monkeypatch.setattr(FeatureTiers, "gather_group", refused)
+    DATA.train(replace(OPTIONS, kind=kind, epochs=1, input_dropout=0.0, batch_size=100))  # type: ignore[arg-type]
+    assert max(gathered, default=0) <= 16
+    with pytest.raises(AssertionError, match="rows were gathered"):
+        DATA.train(replace(OPTIONS, kind=kind, epochs=1, input_dropout=0.5))
 
 
 def test_attention_dropout_changes_the_run_and_repeats() -> None:

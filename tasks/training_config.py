@@ -1,0 +1,112 @@
+"""What a configuration asks of training: its options, and how its `host_budget` is shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from conf.schema import PipelineConfig
+from storage.graph_store import FEATURES, GraphStore
+from tasks.bounds import batch_nodes, loading_bytes, superbatch_bytes, topology_bytes
+from tasks.budgets import SMALL_FILES_BYTES, Estimate
+from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
+from tasks.inference import CHUNKS_AT_WORK, DEFAULT_CHUNK_BYTES, inference_bytes
+from tasks.training_types import TrainOptions
+
+_LEAST_CHUNK_BYTES = 16 << 20
+_IN_FLIGHT_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShares:
+    """What training may hold, and what that comes to with all that it must hold.
+
+    The least that training needs does not depend on the budget, so a budget of just that will do: mini-batches in
+    flight and chunks of evaluation grow only by what is left above it.
+    """
+
+    in_flight_bytes: int
+    """Most bytes of mini-batches that each process loads ahead."""
+    chunk_bytes: int
+    """Most bytes of a chunk of exact evaluation."""
+    total_bytes: int
+    """The most memory that all processes take above their libraries."""
+
+    @classmethod
+    def of(cls, config: PipelineConfig, store: GraphStore) -> MemoryShares:
+        """Share `host_budget`, or take the defaults without one; what was set in `sampling.in_flight_bytes` stays."""
+        asked, budget = config.sampling.in_flight_bytes, config.host_budget
+        if budget is None:
+            in_flight, chunk = int(asked or DEFAULT_IN_FLIGHT_BYTES), DEFAULT_CHUNK_BYTES
+        else:
+            in_flight = _in_flight_bytes(config, store, int(budget)) if asked is None else int(asked)
+            left = int(budget) - _memory_bytes(config, store, in_flight, 0)
+            chunk = min(DEFAULT_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, left // CHUNKS_AT_WORK))
+        return cls(in_flight, chunk, _memory_bytes(config, store, in_flight, chunk))
+
+
+def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptions:
+    """Translate the `sampling`, `model` and `training` sections, where there is no `host_budget` to share.
+
+    `MemoryShares` says what a budget leaves for mini-batches in flight and for chunks of evaluation.
+    """
+    sampling, model, training = config.sampling, config.model, config.training
+    return TrainOptions(
+        kind=model.kind,
+        fanouts=sampling.fanouts,
+        hidden=model.hidden,
+        dropout=model.dropout,
+        input_dropout=model.input_dropout,
+        heads=model.heads,
+        attention_dropout=model.attention_dropout,
+        norm=model.norm,
+        epochs=training.epochs,
+        learning_rate=training.learning_rate,
+        schedule=training.schedule,
+        warmup_steps=training.warmup_steps,
+        step_epochs=training.step_epochs,
+        step_factor=training.step_factor,
+        clip_norm=training.clip_norm,
+        precision=training.precision,
+        class_weights=training.class_weights,
+        accumulate=training.accumulate,
+        workers=training.workers,
+        metric=training.metric,
+        weight_decay=training.weight_decay,
+        patience=training.patience,
+        validation=training.validation,
+        batch_size=sampling.batch_size,
+        replace=sampling.replace,
+        superbatch=sampling.superbatch,
+        threads=sampling.threads,
+        seed=config.seed,
+        checkpoint_path=checkpoint,
+        in_flight_bytes=int(sampling.in_flight_bytes or DEFAULT_IN_FLIGHT_BYTES),
+    )
+
+
+def training_estimate(config: PipelineConfig, store: GraphStore) -> Estimate:
+    """Add up the store, the device tier, sampling ahead, the rows in flight and the layers' outputs."""
+    widest = max(store.info.feature_dim, config.model.hidden)
+    weights = 4 * (widest + store.info.num_classes) * config.model.hidden * (len(config.sampling.fanouts) + 2) * 2
+    return Estimate(memory_bytes=MemoryShares.of(config, store).total_bytes, disk_bytes=5 * weights + SMALL_FILES_BYTES)
+
+
+def _in_flight_bytes(config: PipelineConfig, store: GraphStore, budget: int) -> int:
+    """A quarter of the budget, but no more than the least of everything else leaves; one super-batch is the least."""
+    least = superbatch_bytes(store.info, config.sampling)
+    spare = budget - _memory_bytes(config, store, least, _LEAST_CHUNK_BYTES)
+    return max(least, min(budget // _IN_FLIGHT_SHARE, least + spare // config.training.workers))
+
+
+def _memory_bytes(config: PipelineConfig, store: GraphStore, in_flight_bytes: int, chunk_bytes: int) -> int:
+    info, device_budget = store.info, int(config.cache.device_budget)
+    nodes, widest = batch_nodes(info, config.sampling), max(info.feature_dim, config.model.hidden)
+    shared = topology_bytes(store) + store.nbytes(FEATURES)
+    loading = loading_bytes(info, config.sampling, in_flight_bytes)
+    steps = 4 * 4 * nodes * widest
+    process = 5 * 8 * info.num_nodes + device_budget + loading + steps
+    spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
+    # Prepared for the validation nodes and, at the end, for the test nodes.
+    exact = inference_bytes(spec, info.num_nodes, info.num_edges, chunk_bytes, prepared=2)
+    return shared + config.training.workers * process + max(0, exact - steps)
