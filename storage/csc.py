@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numba
 import numpy as np
@@ -13,6 +14,7 @@ from kernels.cpu.count import count_accesses
 from kernels.cpu.intrinsics import child
 from storage.errors import InputError
 from storage.formats.base import EdgeChunk, IdArray, TypedChunk, read_ahead
+from storage.progress import OpenProgress, no_progress
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -49,9 +51,14 @@ class Csc:
     """(E,) relation of each entry of `indices`, in a knowledge graph."""
 
 
+def id_dtype(num_nodes: int) -> np.dtype[Any]:
+    """Type that adjacency lists have: int32 where N < 2**31, else int64."""
+    return np.dtype(np.int32 if num_nodes < 2**31 else np.int64)
+
+
 def empty_ids(length: int, num_nodes: int) -> IdArray:
-    """Uninitialised node ids in the type that adjacency lists have: int32 where N < 2**31, else int64."""
-    return np.empty(length, np.int32) if num_nodes < 2**31 else np.empty(length, np.int64)
+    """Uninitialised node ids in the type that adjacency lists have."""
+    return np.empty(length, id_dtype(num_nodes))
 
 
 def build_csc(
@@ -63,6 +70,8 @@ def build_csc(
     remove_self_loops: bool = False,
     read_typed: Callable[[], Iterable[TypedChunk]] | None = None,
     locate: Callable[[int], str] = "the edges, row {}".format,
+    approx_edges: int = 0,
+    progress: OpenProgress = no_progress,
 ) -> Csc:
     """Build the CSC of a stream of edges, which is read twice.
 
@@ -83,6 +92,10 @@ def build_csc(
         Gives the same edges with the relation of each, which is kept; edges are not symmetrized or merged then.
     locate : callable
         Says where an edge row stands, for the error.
+    approx_edges : int
+        About how many edges there are, to show how far the first reading is.
+    progress : callable
+        Opens a display for each reading.
 
     Returns
     -------
@@ -96,19 +109,28 @@ def build_csc(
     indptr = np.zeros(num_nodes + 2, np.int64)
     rows_read = loops = 0
     digest = np.zeros(2, np.uint64)
-    for src, dst in read_ahead(read_chunks()):
-        bad, chunk_loops = _count_edges(src, dst, indptr, symmetrize, remove_self_loops, digest[:1])
-        if bad >= 0:
-            raise _out_of_range(src, dst, bad, rows_read, num_nodes, locate)
-        rows_read += len(src)
-        loops += chunk_loops
+    with progress("counting edges", "edges") as advance:
+        for src, dst in read_ahead(read_chunks()):
+            bad, chunk_loops = _count_edges(src, dst, indptr, symmetrize, remove_self_loops, digest[:1])
+            if bad >= 0:
+                raise out_of_range(src, dst, bad, rows_read, num_nodes, locate)
+            rows_read += len(src)
+            loops += chunk_loops
+            advance(rows_read, max(approx_edges, rows_read))
     # indptr[v + 1] is the start of row v; filling moves it to the row's end, which is where row v + 1 starts.
     np.cumsum(indptr, out=indptr)
     indices = empty_ids(int(indptr[-1]), num_nodes)
     relations = None if read_typed is None else np.empty(len(indices), np.int32)
-    for src, dst, relation in read_ahead(read_typed() if read_typed else ((*chunk, None) for chunk in read_chunks())):
-        if not _fill_rows(src, dst, relation, indptr, indices, relations, symmetrize, remove_self_loops, digest[1:]):
-            raise _changed()
+    typed = read_typed() if read_typed else ((*chunk, None) for chunk in read_chunks())
+    with progress("sorting edges", "edges") as advance:
+        done = 0
+        for src, dst, relation in read_ahead(typed):
+            if not _fill_rows(
+                src, dst, relation, indptr, indices, relations, symmetrize, remove_self_loops, digest[1:]
+            ):
+                raise _changed()
+            done += len(src)
+            advance(done, rows_read)
     if digest[0] != digest[1]:  # merging trusts that every row is full, so this comes first
         raise _changed()
     indptr = indptr[:-1]
@@ -233,7 +255,7 @@ def _changed() -> InputError:
     return InputError("the edges changed while they were read: run again when nothing writes to them")
 
 
-def _out_of_range(
+def out_of_range(
     src: IdArray, dst: IdArray, position: int, rows_before: int, num_nodes: int, locate: Callable[[int], str]
 ) -> InputError:
     """Name the first edge with an id that no node has."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from storage.blocks.writer import ArrayStream
 from storage.errors import InputError
 from storage.formats.base import FeatureTable
+from storage.progress import Advance, OpenProgress, no_progress
 
 NanPolicy = Literal["refuse", "zero"]
 Normalization = Literal["none", "row"]
@@ -29,7 +30,9 @@ class FeatureFacts:
     """Rows without any value but 0."""
 
 
-def inspect_features(table: FeatureTable, num_nodes: int, nan_policy: NanPolicy) -> FeatureFacts:
+def inspect_features(
+    table: FeatureTable, num_nodes: int, nan_policy: NanPolicy, progress: OpenProgress = no_progress
+) -> FeatureFacts:
     """Check features before anything is written.
 
     Raises
@@ -44,6 +47,11 @@ def inspect_features(table: FeatureTable, num_nodes: int, nan_policy: NanPolicy)
         )
     if table.dtype.kind not in "biuf":
         raise InputError(f"{table.where} holds {table.dtype}, which is no number: give numeric features")
+    with progress("checking features", "rows") as advance:
+        return _inspect(table, nan_policy, advance)
+
+
+def _inspect(table: FeatureTable, nan_policy: NanPolicy, advance: Advance) -> FeatureFacts:
     non_finite = zero_rows = row = 0
     is_binary = True
     for raw in table.chunks():
@@ -60,6 +68,7 @@ def inspect_features(table: FeatureTable, num_nodes: int, nan_policy: NanPolicy)
         is_binary = is_binary and bool(np.all((chunk == 0) | (chunk == 1) | ~finite))
         zero_rows += int(np.count_nonzero(~np.any((chunk != 0) & finite, axis=1)))
         row += len(chunk)
+        advance(row, table.num_rows)
     return FeatureFacts(non_finite, is_binary, zero_rows)
 
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from kernels.rng import Purpose, stream_key, uniform_u64
-from storage.csc import Csc, build_csc, count_occurrences
+from storage.atomic import scratch_directory
+from storage.blocks.writer import ArrayStream, as_stream, watched
+from storage.csc import Csc, EdgeCounts, build_csc, count_occurrences
+from storage.csc_external import build_external_csc
 from storage.errors import InputError
 from storage.extras import Extras
 from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_features, stored_features
-from storage.formats.base import GraphSource, IdArray
-from storage.graph_store import DEFAULT_BLOCK_BYTES, SPLITS, write_store
+from storage.formats.base import GraphSource
+from storage.graph_store import DEFAULT_BLOCK_BYTES, write_store
 from storage.heap import return_freed_memory
 from storage.node_ids import number_integers
+from storage.progress import OpenProgress, no_progress
+from storage.splits import Labels, SplitRule, Splits, count_labelled, provided_splits, random_splits, refuse_outside
 
-SplitRule = Literal["provided", "full", "random"]
 Task = Literal["auto", "single", "multi"]
-Labels = npt.NDArray[np.int64] | npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -95,22 +98,29 @@ class IngestReport:
 
 
 def ingest(
-    source: GraphSource, options: IngestOptions, path: Path, *, on_numbered: Callable[[GraphSource], None] | None = None
+    source: GraphSource,
+    options: IngestOptions,
+    path: Path,
+    *,
+    plan: Callable[[GraphSource], int | None] = lambda _: None,
+    progress: OpenProgress = no_progress,
 ) -> IngestReport:
     """Check a graph and write it as a store.
 
-    Everything is checked before anything is written. Edges are read twice (once more where ids must be discovered),
-    features twice.
+    Everything is checked before anything of the store is written. Edges are read twice, or once where they are sorted
+    in scratch files (once more where ids must be discovered), features twice. The store is the same either way.
 
     Parameters
     ----------
     source : GraphSource
     options : IngestOptions
     path : Path
-        Store file to write.
-    on_numbered : callable, optional
-        Given the source once its nodes are numbered, before anything else of their number is made; what it raises
-        ends the ingest.
+        Store file to write; scratch files go beside it.
+    plan : callable
+        Given the source once its nodes are numbered, before anything else of their number is made: the bytes of memory
+        to sort edges with in scratch files, or None to sort them in memory. What it raises ends the ingest.
+    progress : callable
+        Opens a display for each pass over edges and features.
 
     Returns
     -------
@@ -125,37 +135,77 @@ def ingest(
     """
     source, num_nodes = _number(source)
     _check_relations(source, options)
-    if on_numbered is not None:
-        on_numbered(source)
-    facts = _check_features(source, num_nodes, options)
+    work_bytes = plan(source)
+    facts = _check_features(source, num_nodes, options, progress)
     labels = _check_labels(source, num_nodes, options.task)
     splits = _make_splits(source, labels, num_nodes, options)
     return_freed_memory()
-    csc = build_csc(
-        source.edge_chunks,
-        num_nodes,
-        symmetrize=options.symmetrize,
-        deduplicate=options.deduplicate,
-        remove_self_loops=options.self_loops == "remove",
-        read_typed=source.relations.chunks if source.relations else None,
-        locate=source.edges.locate,
-    )
+    with _adjacency(source, num_nodes, options, path.parent, work_bytes, progress) as adjacency:
+        features = stored_features(source.features, facts, options.normalize_features) if source.features else None
+        write_store(
+            path,
+            indptr=adjacency.indptr,
+            indices=watched(adjacency.indices, progress, "writing adjacency lists"),
+            features=watched(features, progress, "writing features") if features else None,
+            labels=labels,
+            label_names=source.labels.names if source.labels else None,
+            splits=splits,
+            out_degree=adjacency.out_degree,
+            original_ids=source.original_ids,
+            extras=_extras(source, adjacency.relations, num_nodes),
+            block_bytes=options.block_bytes,
+        )
+    return _report(source, adjacency, num_nodes, facts, labels, splits)
+
+
+@dataclass(frozen=True)
+class _Adjacency:
+    """The sorted edges, in memory or in scratch files."""
+
+    indptr: ArrayStream
+    indices: ArrayStream
+    out_degree: ArrayStream
+    relations: ArrayStream | None
+    counts: EdgeCounts
+    isolated_nodes: int
+
+
+@contextlib.contextmanager
+def _adjacency(
+    source: GraphSource,
+    num_nodes: int,
+    options: IngestOptions,
+    folder: Path,
+    work_bytes: int | None,
+    progress: OpenProgress,
+) -> Iterator[_Adjacency]:
+    """Sort the edges; scratch files are gone at the end."""
+    fields: dict[str, Any] = {
+        "symmetrize": options.symmetrize,
+        "deduplicate": options.deduplicate,
+        "remove_self_loops": options.self_loops == "remove",
+        "read_typed": source.relations.chunks if source.relations else None,
+        "locate": source.edges.locate,
+        "approx_edges": source.approx_edges,
+        "progress": progress,
+    }
+    if work_bytes is None:
+        yield _sorted_in_memory(build_csc(source.edge_chunks, num_nodes, **fields), num_nodes)
+        return
+    with scratch_directory(folder, "edges-") as scratch:
+        csc = build_external_csc(source.edge_chunks, num_nodes, scratch, work_bytes=work_bytes, **fields)
+        relations = csc.relations.stream() if csc.relations else None
+        out_degree, isolated = csc.out_degree.stream(), csc.isolated_nodes
+        yield _Adjacency(csc.indptr(), csc.indices.stream(), out_degree, relations, csc.counts, isolated)
+
+
+def _sorted_in_memory(csc: Csc, num_nodes: int) -> _Adjacency:
     return_freed_memory()
     out_degree = count_occurrences(csc.indices, num_nodes)
-    write_store(
-        path,
-        indptr=csc.indptr,
-        indices=csc.indices,
-        features=stored_features(source.features, facts, options.normalize_features) if source.features else None,
-        labels=labels,
-        label_names=source.labels.names if source.labels else None,
-        splits=splits,
-        out_degree=out_degree,
-        original_ids=source.original_ids,
-        extras=_extras(source, csc, num_nodes),
-        block_bytes=options.block_bytes,
-    )
-    return _report(source, csc, out_degree, facts, labels, splits)
+    isolated = int(np.count_nonzero((np.diff(csc.indptr) == 0) & (out_degree == 0)))
+    relations = as_stream(csc.relations) if csc.relations is not None else None
+    streams = as_stream(csc.indptr), as_stream(csc.indices), as_stream(out_degree)
+    return _Adjacency(*streams, relations, csc.counts, isolated)
 
 
 def _number(source: GraphSource) -> tuple[GraphSource, int]:
@@ -177,14 +227,14 @@ def _check_relations(source: GraphSource, options: IngestOptions) -> None:
         )
 
 
-def _extras(source: GraphSource, csc: Csc, num_nodes: int) -> Extras:
+def _extras(source: GraphSource, relations: ArrayStream | None, num_nodes: int) -> Extras:
     """What the store holds beside nodes and edges."""
     for split, links in (source.links or {}).items():
         for pairs in (links.edges, links.negatives):
             if pairs is not None:
-                _refuse_outside(pairs, f"{source.where}: the {split} links name", num_nodes)
+                refuse_outside(pairs, f"{source.where}: the {split} links name", num_nodes)
     return Extras(
-        relations=csc.relations,
+        relations=relations,
         relation_names=source.relations.names if source.relations else (),
         links=source.links or {},
         graph_ids=source.graph_ids,
@@ -192,10 +242,12 @@ def _extras(source: GraphSource, csc: Csc, num_nodes: int) -> Extras:
     )
 
 
-def _check_features(source: GraphSource, num_nodes: int, options: IngestOptions) -> FeatureFacts:
+def _check_features(
+    source: GraphSource, num_nodes: int, options: IngestOptions, progress: OpenProgress
+) -> FeatureFacts:
     if source.features is None:
         return FeatureFacts(0, False, 0)
-    return inspect_features(source.features, num_nodes, options.nan_policy)
+    return inspect_features(source.features, num_nodes, options.nan_policy, progress)
 
 
 def _check_labels(source: GraphSource, num_nodes: int, task: Task) -> Labels | None:
@@ -217,79 +269,54 @@ def _check_labels(source: GraphSource, num_nodes: int, task: Task) -> Labels | N
     return rows_NC if task == "multi" or not source.labels.one_class else labels_N
 
 
-def _has_label(labels: Labels) -> npt.NDArray[np.bool_]:
-    """(N,) whether each node has a class, or any known label."""
-    known: npt.NDArray[np.bool_] = np.asarray(labels >= 0)
-    return known if labels.ndim == 1 else np.asarray(known.any(axis=1))
-
-
-def _make_splits(
-    source: GraphSource, labels: Labels | None, num_nodes: int, options: IngestOptions
-) -> dict[str, npt.NDArray[np.int64]]:
+def _make_splits(source: GraphSource, labels: Labels | None, num_nodes: int, options: IngestOptions) -> Splits:
     """Train, valid and test nodes by the rule asked for."""
-    labelled = np.arange(num_nodes) if labels is None else np.flatnonzero(_has_label(labels))
-    if options.split == "random":
-        return _random_splits(labelled, options)
-    if source.splits is None and source.links is not None:
-        return {split: np.empty(0, np.int64) for split in SPLITS}
-    if source.splits is None:
-        raise InputError(f"{source.where} brings no split of its own: set split=random")
-    splits = {split: _checked_split(source, split, num_nodes) for split in SPLITS}
-    if options.split == "full":
-        splits["train"] = np.setdiff1d(labelled, np.concatenate([splits["valid"], splits["test"]]))
-    return {split: np.intersect1d(nodes, labelled) for split, nodes in splits.items()}
-
-
-def _checked_split(source: GraphSource, split: str, num_nodes: int) -> npt.NDArray[np.int64]:
-    assert source.splits is not None
-    nodes: IdArray = source.splits[split]
-    _refuse_outside(nodes, f"{source.where}: the {split} split names", num_nodes)
-    return nodes.astype(np.int64)
-
-
-def _refuse_outside(ids: IdArray, subject: str, num_nodes: int) -> None:
-    """Name the first id that no node has, and where it stands."""
-    outside = np.argwhere((ids < 0) | (ids >= num_nodes))
-    if len(outside):
-        place = tuple(outside[0])
-        raise InputError(
-            f"{subject} node {ids[place]}, but ids end at {num_nodes - 1}: correct entry {place[0]} (counted from 0)"
-        )
-
-
-def _random_splits(labelled: npt.NDArray[np.int64], options: IngestOptions) -> dict[str, npt.NDArray[np.int64]]:
-    """Order the labelled nodes by a hash of each, and cut."""
-    hashes = uniform_u64(stream_key(Purpose.SPLIT, options.split_seed), labelled)
-    order = labelled[np.argsort(hashes, kind="stable")]
-    train = round(len(order) * options.train_fraction)
-    valid = min(len(order), train + round(len(order) * options.valid_fraction))
-    return {"train": order[:train], "valid": order[train:valid], "test": order[valid:]}
+    if options.split != "random":
+        return provided_splits(source, labels, num_nodes, full=options.split == "full")
+    return random_splits(
+        labels,
+        num_nodes,
+        train_fraction=options.train_fraction,
+        valid_fraction=options.valid_fraction,
+        seed=options.split_seed,
+    )
 
 
 def _report(
     source: GraphSource,
-    csc: Csc,
-    out_degree: npt.NDArray[np.int64],
+    adjacency: _Adjacency,
+    num_nodes: int,
     facts: FeatureFacts,
     labels: Labels | None,
-    splits: Mapping[str, IdArray],
+    splits: Splits,
 ) -> IngestReport:
-    num_nodes, counts, ids = len(out_degree), csc.counts, source.original_ids
-    is_moved = ids is not None and (ids != np.arange(num_nodes) if ids.dtype.kind in "iu" else np.ones(num_nodes))
+    counts = adjacency.counts
     return IngestReport(
         num_nodes=num_nodes,
-        num_edges=len(csc.indices),
+        num_edges=adjacency.indices.shape[0],
         rows_read=counts.rows_read,
         self_loops_found=counts.self_loops_found,
         self_loops_removed=counts.self_loops_removed,
         reverse_edges_added=counts.reverse_added,
         duplicates_found=counts.duplicates_found,
         duplicates_removed=counts.duplicates_removed,
-        ids_remapped=int(np.count_nonzero(is_moved)),
-        isolated_nodes=int(np.count_nonzero((np.diff(csc.indptr) == 0) & (out_degree == 0))),
+        ids_remapped=_count_remapped(source.original_ids),
+        isolated_nodes=adjacency.isolated_nodes,
         features_non_finite=facts.non_finite,
         feature_zero_rows=facts.zero_rows,
-        unlabelled_nodes=0 if labels is None else int(np.count_nonzero(~_has_label(labels))),
+        unlabelled_nodes=num_nodes - count_labelled(labels, num_nodes),
         split_sizes={split: len(nodes) for split, nodes in splits.items()},
         notes=dict(source.notes),
     )
+
+
+def _count_remapped(original_ids: npt.NDArray[Any] | None) -> int:
+    """Nodes whose id in the store is not the one in the input."""
+    if original_ids is None or original_ids.dtype.kind not in "iu":
+        return 0 if original_ids is None else len(original_ids)
+    step = 1 << 18
+    parts = (
+        original_ids[start : start + step] != np.arange(start, min(start + step, len(original_ids)))
+        for start in range(0, len(original_ids), step)
+    )
+    return sum(int(np.count_nonzero(part)) for part in parts)

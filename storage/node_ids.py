@@ -9,10 +9,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from storage.csc import empty_ids
+from storage.csc import empty_ids, id_dtype
 from storage.errors import InputError
 from storage.formats.base import EdgeChunk, EdgeReader, IdArray, NumberedEdges, read_ahead
-from storage.id_hash import HashIndex
+from storage.id_hash import HashIndex, capacity
 from storage.id_set import IdSet
 
 _jit = numba.njit(nogil=True, cache=True)
@@ -39,7 +39,7 @@ class NodeIds:
 
     def map_chunks(self, chunks: Iterable[EdgeChunk]) -> Iterator[EdgeChunk]:
         """Replace the ids of edges by their nodes; an id that is not there becomes -1."""
-        first, spread = int(self.ids_N[0]), int(self.ids_N[-1]) - int(self.ids_N[0]) + 1
+        first, spread = int(self.ids_N[0]), _spread(self.ids_N)
         if spread <= _TABLE_SPREAD * self.num_nodes:
             table = empty_ids(spread, self.num_nodes)
             table.fill(-1)
@@ -109,6 +109,17 @@ def discover_ids(reader: EdgeReader) -> NodeIds:
             found.add(ids)
         row += len(chunk[0])
     return NodeIds(found.sorted())
+
+
+def map_bytes(ids_N: IdArray) -> int:
+    """Bytes of the table by which `NodeIds.map_chunks` finds the nodes of ids."""
+    spread = _spread(ids_N)
+    slots = spread if spread <= _TABLE_SPREAD * len(ids_N) else capacity(len(ids_N))
+    return slots * id_dtype(len(ids_N)).itemsize
+
+
+def _spread(ids_N: IdArray) -> int:
+    return int(ids_N[-1]) - int(ids_N[0]) + 1 if len(ids_N) else 0
 
 
 @_jit

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.blocks.extent import Extent
-from storage.blocks.writer import CRC_GROUP
+from storage.blocks.writer import CRC_GROUP, ArrayStream
 from storage.errors import FormatVersionError, StorageError
 from storage.hdf5_checks import check_contiguous, check_stored
 
@@ -193,16 +193,39 @@ def storable_ids(ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return ids if ids.dtype.kind == "S" else np.strings.encode(ids.astype(np.str_), "utf-8")
 
 
-def nodes_of_blocks(indptr: npt.NDArray[np.int64], id_bytes: int, block_bytes: int) -> npt.NDArray[np.int64]:
-    """Object index table of the adjacency (AGNES): first and last node with a neighbor in each block.
+class BlockTable:
+    """Object index table of the adjacency (AGNES), filled while the offsets pass by.
 
-    Returns
-    -------
-    (num_blocks, 2) int64; a node larger than a block is in several rows
+    Parameters
+    ----------
+    num_edges : int
+    ids_per_block : int
     """
-    num_edges = int(indptr[-1])
-    ids_per_block = block_bytes // id_bytes
-    first_edge = np.arange(0, num_edges, ids_per_block)
-    last_edge = np.minimum(first_edge + ids_per_block, num_edges) - 1
-    nodes = [np.searchsorted(indptr, edge, side="right") - 1 for edge in (first_edge, last_edge)]
-    return np.stack(nodes, axis=1).astype(np.int64)
+
+    def __init__(self, num_edges: int, ids_per_block: int) -> None:
+        first_edge = np.arange(0, num_edges, ids_per_block)
+        self._edges_B2 = np.stack([first_edge, np.minimum(first_edge + ids_per_block, num_edges) - 1], axis=1)
+        self.nodes_B2 = np.zeros_like(self._edges_B2)
+        """(num_blocks, 2) first and last node with a neighbor in each block; a node larger than a block is in several
+        rows."""
+        self._node, self._start = 0, np.zeros(1, np.int64)
+
+    def watch(self, indptr: ArrayStream) -> ArrayStream:
+        """Pass the offsets on, and fill the table meanwhile."""
+
+        def chunks() -> Iterator[npt.NDArray[np.int64]]:
+            for offsets in indptr.chunks:
+                self._take(offsets)
+                yield offsets
+
+        return ArrayStream(indptr.shape, indptr.dtype, chunks())
+
+    def _take(self, offsets: npt.NDArray[np.int64]) -> None:
+        """Note the nodes of the edges between the last offset and the last of these."""
+        known = np.concatenate([self._start, offsets])
+        for side in (0, 1):
+            edges = self._edges_B2[:, side]
+            low, high = np.searchsorted(edges, [known[0], known[-1]])
+            place = np.searchsorted(known, edges[low:high], side="right") - 1
+            self.nodes_B2[low:high, side] = self._node + place - 1  # `known` begins one offset before
+        self._node, self._start = self._node + len(offsets), offsets[-1:].copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ SMALL_FILES_BYTES = 1 << 20
 """Disk for what is small whatever the graph: a picture, a manifest, the frame of an HDF5 file."""
 _logger = logging.getLogger(__name__)
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Budgets:
     """Main memory (`host_budget`)."""
     disk_bytes: int | None = None
     """Disk (`disk_budget`)."""
+
+    def memory_bytes(self) -> int:
+        """Return the most memory a stage may use now: `host_budget`, or what is free if that is less or none is set."""
+        free = available_memory()
+        return free if self.host_bytes is None else min(self.host_bytes, free)
 
     def check(self, stage: str, estimate: Estimate, directory: Path) -> None:
         """Refuse a stage that cannot end well, and log what it will need.
@@ -71,22 +78,42 @@ def _check_one(stage: str, what: str, needed: int, name: str, budget: int | None
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that can be had now, within the limit of a control group if one is set."""
+    """Return the bytes of memory that can be had now, within the limits of control groups if any are set."""
     available = int(psutil.virtual_memory().available)
+    return min([available, *_group_leftovers()])
+
+
+def _group_leftovers() -> Iterator[int]:
+    """Bytes that this process's control group, and those above it, leave: of version 2, and of version 1."""
+    for folder in _own_groups(_CGROUP, ""):
+        yield from _left(folder, "memory.max", "memory.current", ("inactive_file", "active_file"))
+    for folder in _own_groups(_CGROUP / "memory", "memory"):
+        file_pages = ("total_inactive_file", "total_active_file")
+        yield from _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", file_pages)
+
+
+def _own_groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of this process's groups, from its own to the root; a container may show its own as the root."""
     try:
-        limit = (_CGROUP / "memory.max").read_text(encoding="ascii").strip()
-        if limit == "max":
-            return available
-        used = int((_CGROUP / "memory.current").read_text(encoding="ascii")) - _page_cache_bytes()
-        return min(available, max(0, int(limit) - used))
-    except (OSError, ValueError):
-        return available
+        lines = [line.split(":", 2) for line in _OWN_CGROUPS.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        lines = []
+    own = next((path for _, controllers, path in lines if controller in controllers.split(",")), "/")
+    folder = root / own.strip("/")
+    yield from (part for part in (folder, *folder.parents) if part.is_relative_to(root))
 
 
-def _page_cache_bytes() -> int:
-    """Memory that holds files' pages: it counts as used, and is given back as soon as it is wanted."""
-    fields = dict(line.split() for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines())
-    return sum(int(fields[name]) for name in ("inactive_file", "active_file"))
+def _left(folder: Path, limit: str, usage: str, file_pages: Sequence[str]) -> Iterator[int]:
+    """Bytes below a group's limit, if it has one; files' pages are given back as soon as they are wanted."""
+    try:
+        text = (folder / limit).read_text(encoding="ascii").strip()
+        if text == "max":
+            return
+        used = int((folder / usage).read_text(encoding="ascii"))
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+        yield max(0, int(text) - used + sum(int(fields[name]) for name in file_pages))
+    except (OSError, ValueError, KeyError):
+        return
 
 
 def format_bytes(nbytes: float) -> str:

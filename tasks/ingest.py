@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from storage.formats.base import GraphSource
 from storage.ingest import ingest
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
+from tasks.budgets import format_bytes
 from tasks.fetch import fetch_missing
-from tasks.memory import ingest_estimate
+from tasks.memory import plan_ingest
+from tasks.progress import Advance, progress
 from tasks.readiness import check_source
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE, ingest_options, open_source
@@ -37,7 +40,7 @@ def ingest_graph(run: RunContext) -> Manifest:
     if collected is not None:
         return run.record(INGEST, lambda _: StageOutcome(collected, reused=True, seconds=0.0))
 
-    options = ingest_options(run.config)
+    options, budgets = ingest_options(run.config), run.artifacts.budgets
 
     @functools.cache  # for the estimate and for building
     def source() -> GraphSource:
@@ -47,16 +50,24 @@ def ingest_graph(run: RunContext) -> Manifest:
         return opened
 
     def build(directory: Path) -> Mapping[str, Any]:
-        def check_size(numbered: GraphSource) -> None:
+        def plan(numbered: GraphSource) -> int | None:
+            planned = plan_ingest(numbered, options, budgets.memory_bytes())
             if source().num_nodes is None:  # else it was checked before the stage started
-                run.artifacts.budgets.check(INGEST, ingest_estimate(numbered, options), directory)
+                budgets.check(INGEST, planned.estimate, directory)
+            if planned.work_bytes is not None:
+                _logger.info("%s: sorts edges in scratch files, %s in memory", INGEST, format_bytes(planned.work_bytes))
+            return planned.work_bytes
 
-        report = ingest(source(), options, directory / STORE_FILE, on_numbered=check_size).as_dict()
+        report = ingest(source(), options, directory / STORE_FILE, plan=plan, progress=_progress).as_dict()
         found = (f"{value:,} {name.removeprefix('num_').replace('_', ' ')}" for name, value in report.items() if value)
         _logger.info("%s: %s", INGEST, ", ".join(found))
         return report
 
-    return run.open_or_build(spec, build, lambda: ingest_estimate(source(), options))
+    return run.open_or_build(spec, build, lambda: plan_ingest(source(), options, budgets.memory_bytes()).estimate)
+
+
+def _progress(description: str, unit: str) -> AbstractContextManager[Advance]:
+    return progress(f"{INGEST}, {description}", unit)
 
 
 def _finished_and_collected(run: RunContext, spec: StageSpec) -> Manifest | None:

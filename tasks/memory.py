@@ -1,33 +1,110 @@
-"""How much memory and disk ingest needs, from the sizes that a source declares."""
+"""How much memory and disk ingest needs, from the sizes that a source declares, and how it keeps within a budget."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.csc import id_dtype
+from storage.csc_external import LEAST_WORK_BYTES, external_csc_disk_bytes
 from storage.formats.base import CHUNK_BYTES, GraphSource
 from storage.ingest import IngestOptions
-from tasks.budgets import Estimate
+from storage.node_ids import map_bytes
+from storage.splits import labels_nbytes
+from tasks.budgets import Budgets, Estimate
 
-_NODE_BYTES = 96  # while ingesting: offsets, degrees, labels, ids, split draws, and their sorted copies
+_NODE_BYTES = 96  # while sorting in memory: offsets, degrees, labels, ids, split draws, and their sorted copies
+_FILE_NODE_BYTES = 48  # in the store: offsets, degrees, label, ids, split
 _TEXT_COPIES = 3  # of names: as read, as stored, and an encoded copy of those that are no bytes yet
+_NAME_BYTES = 96  # a name's entries in tables, and as an object of its own while they are encoded
+_READING_BYTES = 24 << 20  # chunks as read, checked and converted, the next one too
+_MORE_SORTING_BYTES = 64 << 20
+"""What the sort in scratch files may take beyond the least however small the graph is: it is faster with more."""
+
+
+@dataclass(frozen=True)
+class IngestPlan:
+    """How ingest sorts edges, and what it needs in all."""
+
+    estimate: Estimate
+    """Memory and disk."""
+    work_bytes: int | None
+    """Memory to sort edges with in scratch files; None: they are sorted in memory."""
+
+
+def plan_ingest(source: GraphSource, options: IngestOptions, memory_bytes: int) -> IngestPlan:
+    """Sort in memory where that fits into `memory_bytes`, else in scratch files with what is left of it.
+
+    Where not even that fits, the plan is the smallest there is, above `memory_bytes`.
+    """
+    in_memory = ingest_estimate(source, options)
+    if in_memory.memory_bytes <= memory_bytes:
+        return IngestPlan(in_memory, None)
+    held, edges = _held_bytes(source), _num_edges(source, options)
+    columns, nodes = 3 if source.relations is not None else 2, source.num_nodes or 0
+    enough = 8 * (columns - 1) * edges + 16 * nodes + _MORE_SORTING_BYTES
+    work_bytes = min(enough, max(LEAST_WORK_BYTES, memory_bytes - held))
+    scratch = external_csc_disk_bytes(edges, nodes, columns)
+    sorted_bytes = scratch * (columns - 1) // (2 * columns - 1)
+    disk = max(scratch, sorted_bytes + 16 * nodes + in_memory.disk_bytes)
+    return IngestPlan(
+        Estimate(memory_bytes=max(held + work_bytes, _opening_bytes(source)), disk_bytes=disk), work_bytes
+    )
+
+
+def ingest_planner(options: IngestOptions, budgets: Budgets, folder: Path) -> Callable[[GraphSource], int | None]:
+    """Give the plan of an ingest into `folder` as `ingest` takes it; it refuses what does not fit."""
+
+    def plan(source: GraphSource) -> int | None:
+        planned = plan_ingest(source, options, budgets.memory_bytes())
+        budgets.check("ingest", planned.estimate, folder)
+        return planned.work_bytes
+
+    return plan
 
 
 def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
-    """Bound what ingest needs by the sizes that the source declares.
+    """Bound what ingest in memory needs by the sizes that the source declares.
 
     Where ids must be discovered first, N is not known yet: then this is what the edges alone need, and is to be
     asked again with the numbered source.
     """
-    edges = source.approx_edges * (2 if options.symmetrize else 1)
     nodes, text = source.num_nodes or 0, _text_bytes(source)
-    ids = ((4 if nodes < 2**31 else 8) + (4 if source.relations is not None else 0)) * edges
+    id_bytes = id_dtype(nodes).itemsize + (4 if source.relations is not None else 0)
+    ids = id_bytes * _num_edges(source, options)
     feature_bytes = 4 * source.features.dim if source.features is not None else 0
     return Estimate(
         memory_bytes=ids + _NODE_BYTES * nodes + _TEXT_COPIES * text + _link_bytes(source) + 16 * CHUNK_BYTES,
         disk_bytes=ids
-        + (_NODE_BYTES // 2 + feature_bytes) * nodes
+        + (_FILE_NODE_BYTES + feature_bytes) * nodes
         + text
         + _link_bytes(source)
         + 16 * options.block_bytes,
     )
+
+
+def _num_edges(source: GraphSource, options: IngestOptions) -> int:
+    return source.approx_edges * (2 if options.symmetrize else 1)
+
+
+def _held_bytes(source: GraphSource) -> int:
+    """Bytes that ingest holds beside the sort: what the source has in memory, the splits, and chunks on their way."""
+    nodes, ids = source.num_nodes or 0, source.original_ids
+    splits = (source.splits or {}).values()
+    split_bytes = sum(part.nbytes for part in splits) + id_dtype(nodes).itemsize * nodes
+    named = ids is not None and ids.dtype.kind not in "iu"
+    id_bytes = 0 if ids is None else ids.nbytes + (_NAME_BYTES * len(ids) if named else map_bytes(ids))
+    graphs = source.graph_ids.nbytes if source.graph_ids is not None else 0
+    text = (_TEXT_COPIES - 1) * _text_bytes(source)
+    held = labels_nbytes(source) + split_bytes + id_bytes + text + graphs + _link_bytes(source) + source.held_bytes
+    return held + nodes // 8 + _READING_BYTES
+
+
+def _opening_bytes(source: GraphSource) -> int:
+    """Bytes that reading labels and cutting splits takes, before any edge is read."""
+    largest = max((len(part) for part in (source.splits or {}).values()), default=0)
+    return labels_nbytes(source) + 8 * (source.num_nodes or 0) + 32 * largest + _READING_BYTES
 
 
 def _text_bytes(source: GraphSource) -> int:

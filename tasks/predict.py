@@ -26,7 +26,7 @@ from storage.manifest import Manifest
 from tasks.bounds import topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Budgets, Estimate
 from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference
-from tasks.memory import ingest_estimate
+from tasks.memory import ingest_planner
 from tasks.model_data import ModelData
 from tasks.model_reference import NamedModel
 from tasks.sources import STORE_FILE
@@ -128,14 +128,11 @@ def ingested(
     options = _reading_options(named.data, symmetrize)
     folder = out.absolute().parent
     folder.mkdir(parents=True, exist_ok=True)
-    budgets.check("ingest", ingest_estimate(source, options), folder)
+    plan = ingest_planner(options, budgets, folder)
+    plan(source)
     with scratch_directory(folder, ".garden-predict-") as directory:
         path = directory / STORE_FILE
-
-        def check_size(numbered: GraphSource) -> None:
-            budgets.check("ingest", ingest_estimate(numbered, options), folder)
-
-        ingest(source, options, path, on_numbered=check_size)
+        ingest(source, options, path, plan=plan)
         yield path
 
 

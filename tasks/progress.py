@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+
+from storage.progress import Advance
+from storage.progress import OpenProgress as Display
 
 _logger = logging.getLogger(__name__)
 _LOG_EVERY_S = 10.0
 
-Advance = Callable[[int, int], None]
-"""Called with how many units are done and how many there are."""
-Display = Callable[[str, str], AbstractContextManager[Advance]]
-"""Opens a display for a description and a unit."""
+__all__ = ["Advance", "Display", "log_lines", "progress", "set_display"]
 
 
 @contextlib.contextmanager

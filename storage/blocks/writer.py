@@ -18,6 +18,7 @@ import numpy.typing as npt
 from storage.atomic import sync_directory, sync_file
 from storage.blocks.extent import num_blocks
 from storage.errors import MachineError
+from storage.progress import OpenProgress
 
 CRC_GROUP = "blocks/crc32"
 """HDF5 group that holds each dataset's checksums, under the dataset's own name."""
@@ -41,6 +42,29 @@ class ArrayStream:
         """Pieces of an array in memory."""
         rows = max(1, _WRITE_BYTES * len(array) // max(1, array.nbytes))
         return cls(array.shape, array.dtype, (array[i : i + rows] for i in range(0, len(array), rows)))
+
+
+def as_stream(data: ArrayStream | npt.NDArray[Any], dtype: npt.DTypeLike | None = None) -> ArrayStream:
+    """Stream an array, or what is a stream already; in another type where one is given."""
+    stream = ArrayStream.of(data) if isinstance(data, np.ndarray) else data
+    if dtype is None or stream.dtype == dtype:
+        return stream
+    chunks = (chunk.astype(dtype) for chunk in stream.chunks)
+    return ArrayStream(stream.shape, np.dtype(dtype), chunks)
+
+
+def watched(stream: ArrayStream, progress: OpenProgress, description: str) -> ArrayStream:
+    """Show how far a stream is while it is read."""
+
+    def chunks() -> Iterator[npt.NDArray[Any]]:
+        done = 0
+        with progress(description, "rows") as advance:
+            for chunk in stream.chunks:
+                yield chunk
+                done += len(chunk)
+                advance(done, stream.shape[0])
+
+    return ArrayStream(stream.shape, stream.dtype, chunks())
 
 
 class BlockWriter:
@@ -110,7 +134,7 @@ class BlockWriter:
             Path of the dataset in the file.
         data : ArrayStream or array
         """
-        stream = ArrayStream.of(data) if isinstance(data, np.ndarray) else data
+        stream = as_stream(data)
         dataset = self._create(name, shape=stream.shape, dtype=stream.dtype, fill_time="never")
         crc_B = np.zeros(num_blocks(dataset.nbytes, self._block_bytes), np.uint32)
         checksum = _BlockChecksum(crc_B, self._block_bytes)

@@ -17,7 +17,7 @@ TypedChunk = tuple[IdArray, IdArray, npt.NDArray[np.int32]]
 
 CHUNK_EDGES = 1 << 18
 """Edges a chunk that readers aim for: large enough to amortise Python, small beside any graph worth chunking."""
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 4 << 20
 """Bytes a chunk of feature rows that readers aim for."""
 
 
@@ -128,7 +128,7 @@ class FeatureTable:
 class LabelColumn:
     """Labels of the nodes."""
 
-    labels_N: npt.NDArray[np.int64]
+    labels_N: IdArray
     """(N,) class of each node in [0, len(names)), -1 where there is none."""
     names: tuple[str, ...]
     """Name of each class."""
@@ -173,6 +173,8 @@ class GraphSource:
     """(G, tasks) labels of these graphs, NaN where there is none."""
     notes: Mapping[str, int] = field(default_factory=dict)
     """Counts of what the reader found, for the report."""
+    held_bytes: int = 0
+    """Memory that reading edges and features takes beside the arrays here, chunks left out."""
 
     def edge_chunks(self) -> Iterator[EdgeChunk]:
         """Read the edges anew."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from storage.errors import InputError
 from storage.formats.array_files import ArrayFile, PairEdges, array_features
@@ -99,7 +98,7 @@ def _open_array(path: Path, raw_dim: int | None) -> ArrayFile:
     return ArrayFile(path, None, (rows, raw_dim) if raw_dim else (rows,), np.dtype(np.float32), False, 0)
 
 
-def _own_split(labels_N: npt.NDArray[np.int64]) -> dict[str, IdArray]:
+def _own_split(labels_N: IdArray) -> dict[str, IdArray]:
     labelled = np.flatnonzero(labels_N >= 0)
     train = int(len(labelled) * _TRAIN_FRACTION)
     valid = train + int(len(labelled) * _VALID_FRACTION)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from storage.errors import InputError
 from storage.formats.base import LabelColumn
 
+_PIECE_ROWS = 1 << 18
+
 
 def to_labels(raw: npt.NDArray[Any], where: str) -> LabelColumn:
     """Normalise labels.
@@ -48,25 +50,37 @@ def to_labels(raw: npt.NDArray[Any], where: str) -> LabelColumn:
 
 
 def _from_numbers(raw: npt.NDArray[Any], where: str) -> LabelColumn:
-    if raw.dtype.kind == "f":
-        wrong = np.flatnonzero(np.isinf(raw) | ((raw != np.floor(raw)) & ~np.isnan(raw)))
+    """Number the classes that occur, piece by piece: there may be very many nodes."""
+    pieces = range(0, len(raw), _PIECE_ROWS)
+    present = [np.unique(_whole_numbers(raw, start, where)) for start in pieces]
+    classes = np.unique(np.concatenate([np.empty(0, np.int64), *present]))
+    classes = classes[classes >= 0]
+    labels_N = np.empty(len(raw), np.int32)
+    for start in pieces:
+        numbers = _whole_numbers(raw, start, where)
+        labels_N[start : start + len(numbers)] = np.where(numbers < 0, -1, np.searchsorted(classes, numbers))
+    return LabelColumn(labels_N, tuple(str(label) for label in classes))
+
+
+def _whole_numbers(raw: npt.NDArray[Any], start: int, where: str) -> npt.NDArray[np.int64]:
+    """Labels of the rows from `start` on as integers, -1 where there is none."""
+    piece = raw[start : start + _PIECE_ROWS]
+    if piece.dtype.kind == "f":
+        wrong = np.flatnonzero(np.isinf(piece) | ((piece != np.floor(piece)) & ~np.isnan(piece)))
         if len(wrong):
             raise InputError(
-                f"{where}: row {wrong[0]} is {raw[wrong[0]]}, which is no class: labels are whole numbers "
+                f"{where}: row {start + wrong[0]} is {piece[wrong[0]]}, which is no class: labels are whole numbers "
                 "(regression targets are not supported)"
             )
-        raw = np.where(np.isnan(raw), -1, raw)
-    labels_N = np.maximum(raw.astype(np.int64), -1)
-    classes = np.unique(labels_N[labels_N >= 0])
-    compact_N = np.where(labels_N < 0, -1, np.searchsorted(classes, labels_N))
-    return LabelColumn(compact_N.astype(np.int64), tuple(str(label) for label in classes))
+        piece = np.where(np.isnan(piece), -1, piece)
+    return np.maximum(piece.astype(np.int64), -1)
 
 
 def _from_strings(raw: npt.NDArray[Any]) -> LabelColumn:
     text_N = np.array(["" if label is None else str(label) for label in raw], np.str_)
     classes = np.unique(text_N[text_N != ""])
     labels_N = np.where(text_N == "", -1, np.searchsorted(classes, text_N))
-    return LabelColumn(labels_N.astype(np.int64), tuple(str(label) for label in classes))
+    return LabelColumn(labels_N.astype(np.int32), tuple(str(label) for label in classes))
 
 
 def _from_rows(raw: npt.NDArray[Any], where: str) -> LabelColumn:
@@ -76,9 +90,9 @@ def _from_rows(raw: npt.NDArray[Any], where: str) -> LabelColumn:
     ones_N = (rows_NC == 1).sum(axis=1)
     if known.all() and not (ones_N > 1).any():
         labels_N = np.where(ones_N == 0, -1, rows_NC.argmax(axis=1))
-        return LabelColumn(labels_N.astype(np.int64), names, rows_NC)
+        return LabelColumn(labels_N.astype(np.int32), names, rows_NC)
     labels_N = np.where(known.any(axis=1), 0, -1)
-    return LabelColumn(labels_N.astype(np.int64), names, rows_NC, one_class=False)
+    return LabelColumn(labels_N.astype(np.int32), names, rows_NC, one_class=False)
 
 
 def _known_entries(raw: npt.NDArray[Any], where: str) -> npt.NDArray[np.bool_]:

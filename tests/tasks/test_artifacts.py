@@ -170,6 +170,19 @@ def test_page_cache_of_a_control_group_can_be_had(
     assert available_memory() == expected
 
 
+def test_control_groups_of_version_1_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "memory" / "jobs" / "mine"
+    own.mkdir(parents=True)
+    (tmp_path / "own").write_text("4:cpu,memory:/jobs/mine\n0::/\n")
+    for folder, limit, used in ((own, 5000, 900), (own.parent, 2000, 1500), (tmp_path / "memory", 1 << 62, 3000)):
+        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (folder / "memory.usage_in_bytes").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text("total_inactive_file 30\ntotal_active_file 20\n")
+    monkeypatch.setattr("tasks.budgets._CGROUP", tmp_path)
+    monkeypatch.setattr("tasks.budgets._OWN_CGROUPS", tmp_path / "own")
+    assert available_memory() == 2000 - 1500 + 50, "the group above the own one leaves less"
+
+
 @pytest.mark.parametrize(
     ("nbytes", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB"), (3e13, "30.0 TB")]
 )

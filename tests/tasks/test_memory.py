@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from storage.formats.base import GraphSource, Links
+from storage.errors import BudgetError
+from storage.formats.base import EdgeArrays, GraphSource, Links
 from storage.formats.edge_list import open_edge_list
 from storage.ingest import IngestOptions, ingest
-from tasks.memory import ingest_estimate
+from tasks.budgets import Budgets
+from tasks.memory import ingest_estimate, ingest_planner, plan_ingest
 from tests.storage.stores import small_source
 
 
@@ -32,8 +35,36 @@ def test_names_that_edges_bring_count_once_they_are_known(tmp_path: Path) -> Non
     source = open_edge_list(tmp_path / "edges.csv")
     options = IngestOptions(split="random", block_bytes=4096)
     numbered: list[GraphSource] = []
-    ingest(source, options, tmp_path / "g.h5", on_numbered=numbered.append)
+    ingest(source, options, tmp_path / "g.h5", plan=numbered.append)
     before, after = ingest_estimate(source, options), ingest_estimate(numbered[0], options)
     assert numbered[0].num_nodes == 501
     assert after.memory_bytes - before.memory_bytes > 2 * 501 * 2000
     assert (tmp_path / "g.h5").stat().st_size <= after.disk_bytes
+
+
+def large_source() -> GraphSource:
+    """60M edges that are never read: their number alone decides the plan."""
+    return small_source(edges=EdgeArrays(np.zeros(1, np.int64), np.zeros(1, np.int64)), approx_edges=60_000_000)
+
+
+def test_what_does_not_fit_is_sorted_in_scratch_files() -> None:
+    source, options = large_source(), IngestOptions()
+    whole = ingest_estimate(source, options)
+    assert plan_ingest(source, options, whole.memory_bytes).work_bytes is None
+    plan = plan_ingest(source, options, whole.memory_bytes - 1)
+    assert plan.work_bytes is not None
+    assert plan.estimate.memory_bytes < whole.memory_bytes
+    assert plan.estimate.disk_bytes > whole.disk_bytes
+
+
+def test_the_smallest_budget_that_a_refusal_names_will_do(tmp_path: Path) -> None:
+    source, options = large_source(), IngestOptions(block_bytes=4096)
+    with pytest.raises(BudgetError, match=r"ingest needs [0-9]+ bytes of memory and host_budget is 1000") as caught:
+        ingest_planner(options, Budgets(host_bytes=1000), tmp_path)(source)
+    least = int(str(caught.value).rpartition(" ")[2])
+    assert least < 32 << 20
+    with pytest.raises(BudgetError):
+        ingest_planner(options, Budgets(host_bytes=least - 1), tmp_path)(source)
+    ingest(source, options, tmp_path / "least.h5", plan=ingest_planner(options, Budgets(host_bytes=least), tmp_path))
+    ingest(source, options, tmp_path / "whole.h5")
+    assert (tmp_path / "least.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()

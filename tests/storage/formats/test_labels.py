@@ -29,7 +29,7 @@ from storage.formats.labels import to_labels
 )
 def test_what_is_accepted(raw: npt.NDArray[np.generic], labels: list[int], names: str) -> None:
     column = to_labels(raw, "y")
-    assert column.labels_N.dtype == np.int64
+    assert column.labels_N.dtype == np.int32
     assert column.labels_N.tolist() == labels
     assert column.names == tuple(names)
 
