@@ -20,7 +20,7 @@ INGEST, REORDER, PROFILE, CACHE, TRAIN = STAGES = ("ingest", "reorder", "profile
 """Names of the stages, in order."""
 
 # Raise a stage's number when the same input and configuration would give another result.
-_ALGORITHM_VERSION = {INGEST: 1, REORDER: 1, PROFILE: 1, CACHE: 1, TRAIN: 2}
+_ALGORITHM_VERSION = {INGEST: 1, REORDER: 1, PROFILE: 1, CACHE: 1, TRAIN: 3}
 _FORMAT_VERSION = {INGEST: STORE_FORMAT_VERSION, REORDER: STORE_FORMAT_VERSION, PROFILE: 1, CACHE: 1, TRAIN: 1}
 
 _FILE_FIELDS = {"path", "edges", "features", "labels", "url", "checksum"}

@@ -44,6 +44,8 @@ class Layer(nn.Module):
 
     in_dim: int
     out_dim: int
+    bias: nn.Parameter
+    """Added to each output row."""
     projected_dim: int
     """Width of the rows that `project` returns."""
     transform_first: bool

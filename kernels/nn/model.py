@@ -114,6 +114,9 @@ class GnnModel(nn.Module):
         self.spec = spec
         self.layers = nn.ModuleList(layers)
         self.norms = nn.ModuleList([build_norm(spec.norm, layer.out_dim) for layer in layers[:-1]])
+        for layer in layers[:-1]:
+            # A batch normalisation takes any bias away again: what gradient it has is rounding, which Adam blows up.
+            layer.bias.requires_grad_(spec.norm != "batch")
 
     def ordered_layers(self) -> list[Layer]:
         """The layers from the input to the output."""

@@ -50,8 +50,9 @@ def given_the_same_weights(pairs: Matched, seed: int) -> None:
 
 
 def assert_close(got: Tensor, wanted: Tensor) -> None:
+    wanted = wanted.detach().reshape(got.shape)
     atol = TOLERANCE * max(1.0, float(wanted.abs().max()) if wanted.numel() else 0.0)
-    torch.testing.assert_close(got.double(), wanted.reshape(got.shape), rtol=0, atol=atol)
+    torch.testing.assert_close(got.detach().double(), wanted, rtol=0, atol=atol)
 
 
 def assert_equal(mfg: Mfg, pair: Pair, seed: int) -> None:

@@ -47,6 +47,16 @@ def test_forward_alone_leaves_the_running_statistics() -> None:
     assert torch.equal(norm.running_mean, torch.zeros(3))
 
 
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "mlp"])
+def test_only_a_bias_that_counts_is_trained(kind: str, norm: str) -> None:
+    """Before a batch normalisation it changes nothing, so its gradient would be nothing but rounding."""
+    spec = ModelSpec(kind, in_dim=5, hidden=8, num_classes=3, num_layers=3, norm=norm)  # type: ignore[arg-type]
+    *hidden, last = build_model(spec, seed=0).ordered_layers()
+    assert [layer.bias.requires_grad for layer in hidden] == [norm != "batch"] * 2
+    assert last.bias.requires_grad
+
+
 @pytest.mark.parametrize("kind", ["none", "layer"])
 def test_others_keep_the_shape(kind: str) -> None:
     assert build_norm(kind, 3)(torch.randn(4, 3)).shape == (4, 3)  # type: ignore[arg-type]
