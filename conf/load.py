@@ -16,6 +16,7 @@ from conf.schema import PipelineConfig
 
 _PRESETS = resources.files("conf.presets")
 _MOST_PROBLEMS_SHOWN = 3
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)  # the loader lets pass what dates and deep nesting raise
 
 
 class ConfigError(ValueError):
@@ -102,7 +103,7 @@ def _read_text(name_or_path: str) -> str:
 def _parse_yaml(text: str, source: str) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except _NOT_YAML as error:
         raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
     if tree is None:
         return {}
@@ -122,7 +123,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         tree = tree[parent]
     try:
         tree[leaf] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except _NOT_YAML as error:
         raise ConfigError(f"--set {override}: the value is not valid YAML ({' '.join(str(error).split())})") from error
 
 

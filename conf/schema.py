@@ -107,7 +107,7 @@ class DataConfig(Section):
     """Name of the column of edge sources; empty means the first column."""
     target_column: str | None = None
     """Name of the column of edge targets; empty means the second column."""
-    delimiter: str | None = Field(None, min_length=1, max_length=1)
+    delimiter: str | None = Field(None, pattern=r"^[\t !$-/:-@\[-`{-~]$")
     """Delimiter of a text edge list, empty meaning: found from the first lines; of triples, empty meaning: a tab."""
     edge_weights: Literal["refuse", "drop"] = "refuse"
     """What to do with edge weights, types, features and further columns, which no model uses; `drop` leaves them

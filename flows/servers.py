@@ -17,8 +17,9 @@ from subprocess import Popen, run
 
 from flows.child_process import spawn, stop
 from flows.environment import STATE_DIR_VARIABLE, prefect_settings
-from storage.atomic import locked, write_text
+from storage.atomic import write_text
 from storage.errors import MachineError
+from storage.locks import locked
 from tasks.processes import is_dead, this_process
 
 _HOST = "127.0.0.1"
@@ -148,7 +149,8 @@ def answers(url: str, timeout_s: float) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=timeout_s):  # noqa: S310 - http addresses only
             return True
-    except urllib.error.HTTPError:
+    except urllib.error.HTTPError as error:
+        error.close()
         return True
     except (OSError, ValueError):
         return False

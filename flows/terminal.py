@@ -28,7 +28,7 @@ class LineHandler(logging.Handler):
         """Write one record."""
         try:
             level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-            _err.print(self.format(record).replace("%LEVEL%", level), markup=False)
+            _err.print(_printable(self.format(record).replace("%LEVEL%", level)), markup=False)
         except Exception:
             self.handleError(record)
 
@@ -57,12 +57,17 @@ def use_progress_bars() -> None:
 
 def say(text: str) -> None:
     """Write a line of results."""
-    _out.print(text, markup=False)
+    _out.print(_printable(text), markup=False)
 
 
 def say_error(text: str) -> None:
     """Write what went wrong."""
-    _err.print(Text("error: ", style="bold red").append(" ".join(text.split()), style="not bold default"))
+    _err.print(Text("error: ", style="bold red").append(_printable(" ".join(text.split())), style="not bold default"))
+
+
+def _printable(text: str) -> str:
+    """Show the bytes of file names that are no UTF-8 as question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def show_summary(summary: Mapping[str, Any], where_to_look: Mapping[str, str]) -> None:

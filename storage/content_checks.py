@@ -32,7 +32,7 @@ def check_adjacency(path: Path, indptr: npt.NDArray[Any], indices: npt.NDArray[A
     """
     check_offsets(path, indptr, len(indices))
     if indices.dtype not in (np.int32, np.int64):
-        raise _damaged(path, f"adjacency lists of {indices.dtype}")
+        raise damaged(path, f"adjacency lists of {indices.dtype}")
     check_range(path, "the adjacency lists", indices, 0, len(indptr) - 1)
 
 
@@ -45,11 +45,11 @@ def check_offsets(path: Path, indptr: npt.NDArray[Any], num_edges: int) -> None:
         They do not, or are no int64.
     """
     if indptr.dtype != np.int64:
-        raise _damaged(path, f"offsets of {indptr.dtype}")
+        raise damaged(path, f"offsets of {indptr.dtype}")
     if indptr[0] != 0 or indptr[-1] != num_edges:
-        raise _damaged(path, f"offsets run from {indptr[0]} to {indptr[-1]}, but there are {num_edges} edges")
+        raise damaged(path, f"offsets run from {indptr[0]} to {indptr[-1]}, but there are {num_edges} edges")
     if (node := _first_descent(indptr)) >= 0:
-        raise _damaged(path, f"the list of node {node} ends at {indptr[node + 1]}, before its start {indptr[node]}")
+        raise damaged(path, f"the list of node {node} ends at {indptr[node + 1]}, before its start {indptr[node]}")
 
 
 def check_range(path: Path, what: str, ids: IdArray, lowest: int, end: int) -> None:
@@ -61,10 +61,11 @@ def check_range(path: Path, what: str, ids: IdArray, lowest: int, end: int) -> N
         Names the first one.
     """
     if (place := _first_outside(ids, lowest, end)) >= 0:
-        raise _damaged(path, f"{what} hold {ids[place]} at position {place}, outside [{lowest}, {end})")
+        raise damaged(path, f"{what} hold {ids[place]} at position {place}, outside [{lowest}, {end})")
 
 
-def _damaged(path: Path, problem: str) -> StorageError:
+def damaged(path: Path, problem: str) -> StorageError:
+    """Return the error of a store whose content cannot be right, though its checksums are."""
     return StorageError(f"{path} is damaged or crafted: {problem}; delete it and run again")
 
 

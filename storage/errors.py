@@ -33,6 +33,15 @@ class MachineError(GardenError, RuntimeError):
     exit_code = 3
 
 
+class DiskFullError(MachineError):
+    """A disk ran full while something was written to it (exit code 3); what was half-written is gone."""
+
+    def __init__(self, problem: str, *, way_out: str | None = None) -> None:
+        """Say what happened, and what else may be done than to free some space."""
+        super().__init__(problem if way_out is None else f"{problem}, or {way_out}")
+        self.way_out = way_out
+
+
 class BudgetError(InputError):
     """A byte budget cannot be met; the message names the smallest one that would do (exit code 2)."""
 

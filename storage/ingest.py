@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from storage.atomic import scratch_directory
 from storage.blocks.writer import ArrayStream, as_stream, watched
 from storage.csc import Csc, EdgeCounts, build_csc, count_occurrences
 from storage.csc_external import build_external_csc
@@ -21,6 +20,7 @@ from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_fea
 from storage.formats.base import GraphSource
 from storage.graph_store import DEFAULT_BLOCK_BYTES, write_store
 from storage.heap import return_freed_memory
+from storage.leftovers import scratch_directory
 from storage.node_ids import number_integers
 from storage.progress import OpenProgress, no_progress
 from storage.splits import Labels, SplitRule, Splits, count_labelled, provided_splits, random_splits, refuse_outside
@@ -230,9 +230,8 @@ def _check_relations(source: GraphSource, options: IngestOptions) -> None:
 def _extras(source: GraphSource, relations: ArrayStream | None, num_nodes: int) -> Extras:
     """What the store holds beside nodes and edges."""
     for split, links in (source.links or {}).items():
-        for pairs in (links.edges, links.negatives):
-            if pairs is not None:
-                refuse_outside(pairs, f"{source.where}: the {split} links name", num_nodes)
+        for ids in links.nodes().values():
+            refuse_outside(ids, f"{source.where}: the {split} links name", num_nodes)
     return Extras(
         relations=relations,
         relation_names=source.relations.names if source.relations else (),

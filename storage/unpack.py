@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from storage.errors import InputError, MachineError
+from storage.errors import BudgetError, DiskFullError, InputError, MachineError
 
 _FAULTS = (
     zipfile.BadZipFile,
@@ -39,7 +39,53 @@ class _Member:
     open: Callable[[], IO[bytes] | None]
 
 
-def unpack(archive: Path, folder: Path) -> None:
+class DiskAllowance:
+    """Counts what is about to be written to a folder, and refuses what is more than may be, or than there is.
+
+    Parameters
+    ----------
+    folder : Path
+    most_bytes : int, optional
+        `disk_budget`; default: what is free.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
+        self._folder, self._most_bytes = folder, most_bytes
+        self._taken = 0
+
+    def check(self, nbytes: int, what: str) -> None:
+        """Ask whether so much more may be written.
+
+        Parameters
+        ----------
+        nbytes : int
+        what : str
+            Names it in messages.
+
+        Raises
+        ------
+        BudgetError
+            It is more than may be written; names the smallest budget that has room for it.
+        DiskFullError
+            It is more than is free.
+        """
+        total = self._taken + nbytes
+        if self._most_bytes is not None and total > self._most_bytes:
+            raise BudgetError(
+                f"fetching needs {total} bytes of disk for {what} and disk_budget is {self._most_bytes}: set "
+                f"disk_budget to at least {total}"
+            )
+        free = shutil.disk_usage(self._folder).free
+        if nbytes + _SPARE_BYTES > free:
+            raise DiskFullError(f"{what} has {nbytes} bytes and {free} are free at {self._folder}: free some")
+
+    def take(self, nbytes: int, what: str) -> None:
+        """Ask, and count it as written."""
+        self.check(nbytes, what)
+        self._taken += nbytes
+
+
+def unpack(archive: Path, folder: Path, allowance: DiskAllowance | None = None, *, name: str | None = None) -> None:
     """Unpack a zip or tar file (gzip, bzip2, xz too).
 
     Folders that hold nothing but one other folder are left out, so that the data set itself lies at `folder`.
@@ -49,35 +95,43 @@ def unpack(archive: Path, folder: Path) -> None:
     archive : Path
     folder : Path
         An existing directory.
+    allowance : DiskAllowance, optional
+        Asked before each file is written, and before the first one for all, where the archive lists its content.
+    name : str, optional
+        How messages name the archive; default: by its file name.
 
     Raises
     ------
     InputError
         The file is no archive or damaged, or has an entry that would lie outside the folder or is no plain file.
+    BudgetError
+        Its content is more than may be written.
     MachineError
         The disk is too small.
     """
+    allowance, name = allowance or DiskAllowance(folder), name or archive.name
     inner = folder / ".unpacked"
     inner.mkdir()
     try:
-        with _members(archive) as members:
+        with _members(archive, allowance, name) as members:
             for member in members:
-                _write(member, inner, archive)
+                _write(member, inner, name, allowance)
     except (*_FAULTS, OSError) as error:
         # gzip and bzip2 report damage as an OSError without a number, which the system's own errors have.
         if isinstance(error, InputError | MachineError) or (isinstance(error, OSError) and error.errno is not None):
             raise
         reason = " ".join(str(error).split()[:12])
-        raise InputError(f"{archive.name} is no readable zip or tar file ({reason}): check the address") from error
+        raise InputError(f"{name} is no readable zip or tar file ({reason}): check the address") from error
     for path in _heart(inner).iterdir():
         path.rename(folder / path.name)
     shutil.rmtree(inner)
 
 
 @contextmanager
-def _members(archive: Path) -> Iterator[Iterator[_Member]]:
+def _members(archive: Path, allowance: DiskAllowance, name: str) -> Iterator[Iterator[_Member]]:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
+            allowance.check(sum(info.file_size for info in zipped.infolist()), f"the content of {name}")
             yield (_from_zip(zipped, info) for info in zipped.infolist())
     else:
         with tarfile.open(archive, "r:*") as tar:
@@ -97,24 +151,20 @@ def _from_tar(tar: tarfile.TarFile, info: tarfile.TarInfo) -> _Member:
     return _Member(info.name, info.isdir(), info.isreg(), info.size, lambda: tar.extractfile(info))
 
 
-def _write(member: _Member, folder: Path, archive: Path) -> None:
+def _write(member: _Member, folder: Path, archive: str, allowance: DiskAllowance) -> None:
     """Write one entry, if it may be written."""
     parts = PurePosixPath(member.name).parts
     if member.name.startswith(("/", "\\")) or ".." in parts or "\0" in member.name:
-        raise InputError(f"{archive.name} has the entry {member.name!r}, outside its folder: do not trust this archive")
+        raise InputError(f"{archive} has the entry {member.name!r}, outside its folder: do not trust this archive")
     if not (member.is_file or member.is_folder):
-        raise InputError(
-            f"{archive.name} has the entry {member.name!r}, which is a link or a device: unpack it by hand"
-        )
+        raise InputError(f"{archive} has the entry {member.name!r}, which is a link or a device: unpack it by hand")
     path = folder.joinpath(*parts)
     if member.is_folder:
         path.mkdir(parents=True, exist_ok=True)
         return
-    free = shutil.disk_usage(folder).free
-    if member.size + _SPARE_BYTES > free:
-        raise MachineError(f"{member.name} of {archive.name} has {member.size} bytes and {free} are free: free some")
+    allowance.take(member.size, f"{member.name} of {archive}")
     if path.exists():
-        raise InputError(f"{archive.name} has the entry {member.name!r} twice: do not trust this archive")
+        raise InputError(f"{archive} has the entry {member.name!r} twice: do not trust this archive")
     path.parent.mkdir(parents=True, exist_ok=True)
     source = member.open()
     assert source is not None, "only files are opened"

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.atomic import building, lock_file, locked, remove_leftovers
+from storage.atomic import building
+from storage.disk_full import on_full_disk
 from storage.errors import InputError, MachineError, StorageError
+from storage.leftovers import remove_leftovers
+from storage.locks import lock_file, locked
 from storage.manifest import Manifest, files_in
 from tasks.budgets import Budgets, Estimate
 
@@ -164,7 +167,7 @@ class ArtifactStore:
     def _publish(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate], start: float) -> StageOutcome:
         directory = self.directory(spec)
         self.budgets.check(spec.stage, estimate(), directory.parent)
-        with building(directory) as partial:
+        with on_full_disk("set state_dir to another disk"), building(directory) as partial:
             counts = build(partial)
             _describe(spec, partial, counts, time.perf_counter() - start).write()
         manifest = Manifest.read(directory)

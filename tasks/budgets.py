@@ -37,6 +37,8 @@ class Budgets:
     """Main memory (`host_budget`)."""
     disk_bytes: int | None = None
     """Disk (`disk_budget`)."""
+    host_option: str = "host_budget"
+    """How errors name the setting of `host_bytes`."""
 
     def memory_bytes(self) -> int:
         """Return the most memory a stage may use now: `host_budget`, or what is free if that is less or none is set."""
@@ -62,19 +64,19 @@ class Budgets:
             format_bytes(estimate.disk_bytes),
             format_bytes(free_disk),
         )
-        _check_one(stage, "memory", estimate.memory_bytes, "host_budget", self.host_bytes, free_memory)
-        _check_one(stage, f"disk at {directory}", estimate.disk_bytes, "disk_budget", self.disk_bytes, free_disk)
+        memory, disk = estimate.memory_bytes, estimate.disk_bytes
+        _check_one(stage, "memory", memory, self.host_option, self.host_bytes, free_memory, "use a larger machine")
+        place = f"disk at {directory}"
+        _check_one(stage, place, disk, "disk_budget", self.disk_bytes, free_disk, "use another disk")
 
 
-def _check_one(stage: str, what: str, needed: int, name: str, budget: int | None, free: int) -> None:
+def _check_one(stage: str, what: str, needed: int, name: str, budget: int | None, free: int, way_out: str) -> None:
     if budget is not None and needed > budget:
         raise BudgetError(
             f"{stage} needs {needed} bytes of {what} and {name} is {budget}: set {name} to at least {needed}"
         )
     if needed > free:
-        raise MachineError(
-            f"{stage} needs {needed} bytes of {what} and {free} are free: free some, or use a larger machine"
-        )
+        raise MachineError(f"{stage} needs {needed} bytes of {what} and {free} are free: free some, or {way_out}")
 
 
 def available_memory() -> int:

@@ -6,14 +6,14 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import kernels
-from storage.atomic import is_busy, lock_file, locked, remove_leftovers, remove_unused
 from storage.errors import InputError, StorageError
+from storage.leftovers import remove_leftovers, remove_unused
+from storage.locks import is_busy, lock_file, locked
 from storage.manifest import Manifest
 from tasks.artifacts import USED_FILE
 
@@ -39,15 +39,15 @@ def collect_garbage(state_dir: Path, *, older_than_s: float = 0.0, dry_run: bool
     """Remove what nobody needs; what a live process uses or builds stays.
 
     An artifact is needed if the newest run of any name used it, or if such an artifact was made of it. Where the newest
-    run of a name stopped early, what an older one of that name made after that stage is needed too.
+    run of a name stopped early, what an older one of that name made after that stage is needed too. A checkpoint is
+    needed if the newest run of any name that came to training would go on from it.
 
     Parameters
     ----------
     state_dir
         State directory.
     older_than_s
-        Only what is older than so many seconds. Checkpoints of trainings that died are removed only with such an age:
-        until then the same run goes on from them.
+        Only what is older than so many seconds.
     dry_run
         Remove nothing.
 
@@ -59,20 +59,20 @@ def collect_garbage(state_dir: Path, *, older_than_s: float = 0.0, dry_run: bool
     if not state_dir.is_dir():
         raise InputError(f"there is no state directory at {state_dir}: name it with --state-dir")
     newest = time.time() - older_than_s
-    removals = [
+    return [
         *_leftovers(state_dir / "artifacts", dry_run=dry_run),
         *_artifacts(state_dir, newest, dry_run=dry_run),
+        *_checkpoints(state_dir, newest, dry_run=dry_run),
         *_kernel_caches(Path(next(iter(kernels.__path__))), dry_run=dry_run),
     ]
-    return removals + (list(_checkpoints(state_dir, newest, dry_run=dry_run)) if older_than_s else [])
 
 
 def needed_artifacts(state_dir: Path) -> set[Artifact]:
     """Return the artifacts that the newest run of each name needs, and all those they were made of."""
-    latest: dict[tuple[str, str], str] = {}
+    latest: dict[Artifact, str] = {}
     for use in _uses_newest_first(state_dir / "runs"):
-        for stage, digest in use["stages"].items():
-            latest.setdefault((use["name"], stage), digest)
+        for stage, digest in use.stages.items():
+            latest.setdefault((use.name, stage), digest)
     open_ends = [(stage, digest) for (_, stage), digest in latest.items()]
     needed: set[Artifact] = set()
     while open_ends:
@@ -83,9 +83,47 @@ def needed_artifacts(state_dir: Path) -> set[Artifact]:
     return needed
 
 
-def _uses_newest_first(runs: Path) -> list[dict[str, Any]]:
+def needed_checkpoints(state_dir: Path) -> set[str]:
+    """Return the trainings, by digest, that the newest run of each name would go on with."""
+    latest: dict[str, str] = {}
+    for use in _uses_newest_first(state_dir / "runs"):
+        if use.training is not None:
+            latest.setdefault(use.name, use.training)
+    return set(latest.values())
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What one run needs, as it wrote it down."""
+
+    name: str
+    """Name of the run."""
+    stages: Mapping[str, str]
+    """Digest of the artifact of each stage that it finished."""
+    training: str | None = None
+    """Digest of the training that it began."""
+
+
+def _uses_newest_first(runs: Path) -> list[_Use]:
+    """Read the notes of all runs.
+
+    Raises
+    ------
+    StorageError
+        If one is damaged: what that run needs is not known.
+    """
     files = sorted(runs.glob(f"*/{USED_FILE}"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    return [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    return [_read_use(path) for path in files]
+
+
+def _read_use(path: Path) -> _Use:
+    try:
+        use = _Use(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        use = None
+    if use is None or not isinstance(use.stages, dict):
+        raise StorageError(f"{path} does not say what its run needs: remove {path.parent}, and what it used goes too")
+    return use
 
 
 def _made_of(root: Path, artifact: Artifact) -> list[Artifact]:
@@ -120,14 +158,17 @@ def _leftovers(root: Path, *, dry_run: bool) -> Iterator[Removal]:
 
 
 def _checkpoints(state_dir: Path, newest: float, *, dry_run: bool) -> Iterator[Removal]:
+    needed = needed_checkpoints(state_dir)
     for directory in sorted((state_dir / "checkpoints").glob("*")):
+        if directory.name in needed:
+            continue
         nbytes = _size(directory)
         with locked(lock_file(state_dir / "artifacts" / "train" / directory.name), wait=False) as dead:
             if not dead or _changed(directory) > newest:
                 continue
             if not dry_run:
                 shutil.rmtree(directory)
-        yield Removal(directory, nbytes, "checkpoint of a training that died")
+        yield Removal(directory, nbytes, "checkpoint that no newest run goes on from")
 
 
 def _kernel_caches(package: Path, *, dry_run: bool) -> Iterator[Removal]:

@@ -44,7 +44,7 @@ def describe_path(path: Path) -> Facts:
         return describe_artifact(manifest)
     with path.open("rb") as file:
         is_hdf5 = file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC
-    if is_hdf5:
+    if is_hdf5 or path.suffix == ".h5":
         return describe_store(path)
     return {"path": str(path), "bytes": path.stat().st_size, **summarize_input(path)}
 

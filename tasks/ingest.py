@@ -34,7 +34,7 @@ def ingest_graph(run: RunContext) -> Manifest:
 
     It is an intermediate: once the laid-out store exists its data may be gone, and nobody needs it.
     """
-    fetch_missing(run.config.data)
+    fetch_missing(run.config.data, run.config.disk_budget)
     spec = ingest_spec(run.config, run.input_digests)
     collected = _finished_and_collected(run, spec)
     if collected is not None:

@@ -9,8 +9,9 @@ import os
 import time
 from pathlib import Path
 
-from storage.atomic import lock_file, locked, write_text
+from storage.atomic import write_text
 from storage.errors import InputError
+from storage.locks import lock_file, locked
 
 _logger = logging.getLogger(__name__)
 _SETTLE_S = 2.0  # a file this young may still change within one tick of its modification time: hash it, trust it later

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from storage.atomic import write_text
 from storage.errors import StorageError
+from storage.graph_store import StoreInfo
 from storage.ingest import IngestOptions
 
 MODEL_FOLDER = "model"
@@ -33,11 +34,14 @@ class ModelData:
     """What was done with features that are not finite."""
     normalize_features: str
     """How features were normalized."""
+    multi_label: bool = False
+    """Whether a node may have several labels, each with a probability of its own."""
 
     @classmethod
-    def of(cls, class_names: tuple[str, ...], options: IngestOptions) -> ModelData:
+    def of(cls, info: StoreInfo, options: IngestOptions) -> ModelData:
         """Describe the data of a training."""
-        return cls(class_names, **{name: getattr(options, name) for name in _READING})
+        reading = {name: getattr(options, name) for name in _READING}
+        return cls(info.label_names, multi_label=info.is_multi_label, **reading)
 
     def reading_options(self) -> IngestOptions:
         """Return how to ingest a new graph for the model: as the training graph was; its split serves nobody."""

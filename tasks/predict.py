@@ -15,13 +15,15 @@ import torch
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel
 from kernels.topology import Topology
-from storage.atomic import in_use, scratch_directory
 from storage.cache.tiers import FeatureTiers
+from storage.disk_full import on_full_disk
 from storage.errors import InputError
 from storage.formats.base import GraphSource
 from storage.formats.results import write_npy, write_parquet
 from storage.graph_store import FEATURES, ORIGINAL_ID, GraphStore
 from storage.ingest import IngestOptions, ingest
+from storage.leftovers import scratch_directory
+from storage.locks import in_use
 from storage.manifest import Manifest
 from tasks.bounds import topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Budgets, Estimate
@@ -35,6 +37,7 @@ Output = Literal["classes", "hidden"]
 _FLOAT_BYTES = 4
 _NODE_BYTES = 64  # degrees, orders of nodes, scratch tables
 _ID_TEXT_BYTES = 160  # a text id, decoded, as an object and in a column
+_FULL_DISK = "choose an output on another disk"
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ def write_output(named: NamedModel, store_path: Path, out: Path, output: Output,
     out
         File to write: Parquet, or `.npy` for bare hidden representations.
     output
-        `classes` writes the columns `id`, `class` and `p_<class>` for each class; `hidden` writes `id` and
-        `embedding`, what enters the last layer.
+        `classes` writes the columns `id`, `class` and `p_<class>` for each class (no `class` where a node may have
+        several labels); `hidden` writes `id` and `embedding`, what enters the last layer.
     budgets
         What memory and disk may be used.
 
@@ -80,15 +83,15 @@ def write_output(named: NamedModel, store_path: Path, out: Path, output: Output,
         width = named.model.spec.hidden if output == "hidden" else named.model.spec.num_classes
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
         budgets.check("prediction", _estimate(named.model, store, width), out.absolute().parent)
-        rows_ND = _hidden(named.model, store) if output == "hidden" else _probabilities(named.model, store)
+        rows_ND = _hidden(named.model, store) if output == "hidden" else _probabilities(named, store)
         order = np.argsort(store.read_new_to_old())
         rows_ND = rows_ND[order]
-        if out.suffix == ".npy":
-            write_npy(out, rows_ND)
-        else:
-            ids = store.read_original_ids()[order]
-            columns = {"embedding": rows_ND} if output == "hidden" else _class_columns(rows_ND, _names(named, store))
-            write_parquet(out, {"id": ids, **columns})
+        with on_full_disk(_FULL_DISK):
+            if out.suffix == ".npy":
+                write_npy(out, rows_ND)
+            else:
+                columns = {"embedding": rows_ND} if output == "hidden" else _class_columns(rows_ND, named, store)
+                write_parquet(out, {"id": store.read_original_ids()[order], **columns})
         return Written(out, *rows_ND.shape)
 
 
@@ -132,7 +135,8 @@ def ingested(
     plan(source)
     with scratch_directory(folder, ".garden-predict-") as directory:
         path = directory / STORE_FILE
-        ingest(source, options, path, plan=plan)
+        with on_full_disk(_FULL_DISK):
+            ingest(source, options, path, plan=plan)
         yield path
 
 
@@ -211,9 +215,15 @@ def _estimate(model: GnnModel, store: GraphStore, width: int) -> Estimate:
     )
 
 
-def _probabilities(model: GnnModel, store: GraphStore) -> npt.NDArray[np.float32]:
-    """(N, classes) in the store's order."""
-    return torch.softmax(_run(model, store), dim=1).numpy()
+def _probabilities(named: NamedModel, store: GraphStore) -> npt.NDArray[np.float32]:
+    """(N, classes) in the store's order; rows sum to 1 where a node has one class."""
+    logits = _run(named.model, store)
+    return (torch.sigmoid(logits) if _is_multi_label(named, store) else torch.softmax(logits, dim=1)).numpy()
+
+
+def _is_multi_label(named: NamedModel, store: GraphStore) -> bool:
+    """Whether each output is a label of its own; a bare model was trained for a graph like this one."""
+    return store.info.is_multi_label if named.data is None else named.data.multi_label
 
 
 def _hidden(model: GnnModel, store: GraphStore) -> npt.NDArray[np.float32]:
@@ -235,6 +245,11 @@ def _run(model: GnnModel, store: GraphStore) -> torch.Tensor:
     return inference.run(model, FeatureTiers(store.read_features(), np.empty(0, np.int64))).logits
 
 
-def _class_columns(rows_NC: npt.NDArray[np.float32], names: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
-    classes = np.array(names, np.str_)[rows_NC.argmax(axis=1)]
-    return {"class": classes, **{f"p_{name}": rows_NC[:, index] for index, name in enumerate(names)}}
+def _class_columns(
+    rows_NC: npt.NDArray[np.float32], named: NamedModel, store: GraphStore
+) -> dict[str, npt.NDArray[Any]]:
+    names = _names(named, store)
+    columns: dict[str, npt.NDArray[Any]] = {f"p_{name}": rows_NC[:, index] for index, name in enumerate(names)}
+    if _is_multi_label(named, store):
+        return columns
+    return {"class": np.array(names, np.str_)[rows_NC.argmax(axis=1)], **columns}

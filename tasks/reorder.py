@@ -14,10 +14,10 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from conf.schema import PipelineConfig
-from storage.atomic import lock_file, locked
 from storage.blocks.layout import estimate_layout_memory_bytes, estimate_store_bytes, lay_out
 from storage.errors import MachineError
 from storage.graph_store import GraphStore
+from storage.locks import lock_file, locked
 from storage.manifest import Manifest
 from storage.order import node_order, order_bytes
 from tasks.bounds import profile_bytes, topology_bytes

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from conf.schema import PipelineConfig
-from storage.atomic import in_use, lock_file, locked, remove_partial_files, write_text
+from storage.atomic import write_text
+from storage.leftovers import remove_partial_files
+from storage.locks import in_use, lock_file, locked
 from storage.manifest import Manifest
 from tasks.artifacts import USED_FILE, ArtifactStore, Build, StageOutcome, StageSpec
 from tasks.budgets import Budgets, Estimate, format_bytes
@@ -60,6 +62,7 @@ class RunContext:
         self.trains = False
         """Whether this run is to end with training."""
         self._may_build = frozenset(may_build)
+        self._training: str | None = None
         self._in_use = contextlib.ExitStack()
         remove_partial_files(self.directory.parent)
         self._in_use.enter_context(locked(lock_file(self.directory)))
@@ -108,10 +111,16 @@ class RunContext:
         _logger.info("%s: %s, %s", stage, verb, format_bytes(nbytes))
         return manifest
 
+    def note_training(self, digest: str) -> None:
+        """Write down whose checkpoint the same run would go on from, should this one die."""
+        self._training = digest
+        self._note_use()
+
     def _note_use(self) -> None:
-        """Write down which artifacts this run needs, for `garden gc`; a run that is killed has said so by then."""
+        """Write down what this run needs, for `garden gc`; a run that is killed has said so by then."""
         digests = {stage: outcome.manifest.digest for stage, outcome in self.outcomes.items()}
-        write_text(self.directory / USED_FILE, json.dumps({"name": self.config.name, "stages": digests}) + "\n")
+        use = {"name": self.config.name, "stages": digests, "training": self._training}
+        write_text(self.directory / USED_FILE, json.dumps(use) + "\n")
 
     def picture(self, path: Path) -> None:
         """Show a picture with the run of the whole flow."""

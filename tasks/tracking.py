@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from prefect.exceptions import TerminationSignal
 
-from storage.atomic import locked
 from storage.errors import InputError, MachineError
+from storage.locks import locked
 from tasks.outbox import Outbox
 from tasks.processes import is_dead, this_process
 from tasks.tracking_calls import PARENT_TAG, PROCESS_TAG, CallSender, is_refusal, now_ms
@@ -202,8 +202,8 @@ def probe(uri: str) -> None:
     try:
         with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5):  # noqa: S310 - the scheme is checked above
             pass
-    except urllib.error.HTTPError:
-        pass  # something answers, perhaps behind a proxy that hides /health
+    except urllib.error.HTTPError as error:
+        error.close()  # something answers, perhaps behind a proxy that hides /health
     except OSError as error:
         raise MachineError(
             f"no MLflow server answers at {uri} ({error}); start it, or unset MLFLOW_TRACKING_URI to track locally"

@@ -51,13 +51,14 @@ def train_model(run: RunContext) -> Manifest:
 def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
     path = run.manifest(REORDER).path(STORE_FILE)
     checkpoint = run.config.state_dir / "checkpoints" / spec.digest / "checkpoint.pt"
+    run.note_training(spec.digest)
 
     def build(directory: Path) -> Mapping[str, Any]:
         result = _run_trainer(run, path, checkpoint)
         _log_result(run, result)
         _save(result, directory)
         with GraphStore.open(path) as store:
-            ModelData.of(store.info.label_names, ingest_options(run.config)).save(directory / MODEL_FOLDER)
+            ModelData.of(store.info, ingest_options(run.config)).save(directory / MODEL_FOLDER)
         return _counts(result)
 
     outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run.config, path))

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from storage import store_format
+from storage.extras import LINK_PARTS
 
 API_PAGE = Path(__file__).parents[1] / "docs" / "python-api.md"
 _CODE = re.compile(r"^```python *(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -55,7 +56,7 @@ def test_the_table_of_a_store_names_every_dataset() -> None:
     named = {name.strip("/") for row in rows for name in re.findall(r"`([^`]+)`", row)}
     constants = {value for name, value in vars(store_format).items() if name.isupper() and isinstance(value, str)}
     datasets = {value for value in constants if "/" in value and value != store_format.CRC_GROUP}
-    datasets |= {f"{store_format.LINKS}/SPLIT/{part}" for part in ("edges", "relations", "negatives")}
+    datasets |= {f"{store_format.LINKS}/SPLIT/{part}" for part in LINK_PARTS}
     assert len(datasets) > 12
     assert datasets <= named
     assert all(any(split in name for name in named) for split in store_format.SPLITS)

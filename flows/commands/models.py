@@ -72,7 +72,7 @@ def predict(
     """Predict the class of every node, exactly, over all its neighbors.
 
     Writes one row a node with the columns id (as in the input files), class (its name) and p_CLASS, the probability
-    of each class.
+    of each class. A model of a multi-label task has no column class: each p_LABEL is a probability of its own.
 
     --edges and --features predict a new graph with features of the same width: GNNs need not have seen a node.
     Edges and features are read as those of the training graph were.
@@ -134,7 +134,7 @@ def _write(
         from tasks.model_reference import open_model
         from tasks.predict import ingested, write_output
 
-        budgets, named = Budgets(budget), open_model(model, state_dir)
+        budgets, named = Budgets(budget, host_option="--host-budget"), open_model(model, state_dir)
         if store is not None:
             written = write_output(named, store, out, output, budgets)
         else:

@@ -20,7 +20,7 @@ GC_EXAMPLES = """
 
 [green]garden gc[/green]: remove it
 
-[green]garden gc --older-than 7d --state-dir /data/garden[/green]: keep a week; old checkpoints go too
+[green]garden gc --older-than 7d --state-dir /data/garden[/green]: keep a week
 """
 DOCTOR_EXAMPLES = """
 [bold]Examples[/bold]
@@ -43,7 +43,8 @@ def collect(
     """Remove artifacts that no run needs, leftovers of processes that died, and outdated compiled kernels.
 
     What the newest run of any name used is kept, with all it was made of; so is what a live process uses or builds.
-    Registered models, figures and summaries stay. Checkpoints of trainings that died go only with --older-than.
+    Of trainings that died, the checkpoint is kept that the newest run of any name goes on from when it is run again.
+    Registered models, figures and summaries stay.
     """
     with exit_codes():
         from tasks.budgets import format_bytes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,15 +13,13 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from storage.atomic import sync_directory, sync_file
+from storage.atomic import publishing
 from storage.blocks.extent import num_blocks
-from storage.errors import MachineError
 from storage.progress import OpenProgress
 
 CRC_GROUP = "blocks/crc32"
 """HDF5 group that holds each dataset's checksums, under the dataset's own name."""
 _WRITE_BYTES = 8 << 20
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -78,20 +74,19 @@ class BlockWriter:
 
     Raises
     ------
-    MachineError
+    DiskFullError
         The disk is full. Nothing is left behind, and a file that was at `path` stays as it was.
     """
 
     def __init__(self, path: Path, *, block_bytes: int) -> None:
-        self._path = path
-        self._partial = path.with_name(path.name + ".partial")
+        self._publishing = publishing(path)
         self._block_bytes = block_bytes
         self._file: h5py.File | None = None
 
     def __enter__(self) -> BlockWriter:
         # The 1.8 layout carries checksums of the metadata too, and every HDF5 tool of today reads it.
         self._file = h5py.File(
-            self._partial,
+            self._publishing.__enter__(),
             "w",
             libver=("v108", "v110"),
             alignment_threshold=self._block_bytes,
@@ -102,18 +97,16 @@ class BlockWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        closing_error: Exception | None = None
         try:
             self._hdf5.close()
-            if error is None:
-                sync_file(self._partial)
-                self._partial.replace(self._path)
-                sync_directory(self._path.parent)
-        except (OSError, RuntimeError) as close_error:
-            error = error or close_error
-        finally:
-            self._partial.unlink(missing_ok=True)
-        if error is not None:
-            raise _explained(error, self._path)
+        except (OSError, RuntimeError) as failure:  # where the disk is full, HDF5 says so again when it closes
+            closing_error = failure if error is None else None
+        if closing_error is None:
+            self._publishing.__exit__(kind, error, trace)
+        else:
+            self._publishing.__exit__(type(closing_error), closing_error, closing_error.__traceback__)
+            raise closing_error
 
     @property
     def _hdf5(self) -> h5py.File:
@@ -185,12 +178,3 @@ class _BlockChecksum:
             yield block, piece
             start += len(piece)
             self._position += len(piece)
-
-
-def _explained(error: BaseException, path: Path) -> BaseException:
-    """Turn a full disk into an error that says so; HDF5 may keep no more than the text of the system's error."""
-    if isinstance(error, OSError | RuntimeError) and any(os.strerror(code) in str(error) for code in _NO_SPACE):
-        explained = MachineError(f"no space left for {path}: free some, or point state_dir elsewhere")
-        explained.__cause__ = error
-        return explained
-    return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -74,11 +74,18 @@ class Links:
     """(L,) relation of each, in a knowledge graph."""
     negatives: npt.NDArray[np.int64] | None = None
     """(M, 2) pairs without an edge to rank them against, where the data set brings such."""
+    candidates: npt.NDArray[np.int64] | None = None
+    """(L, K) false targets to rank the target of each link against, where the data set brings such."""
+
+    def nodes(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the parts that hold ids of nodes, by name, where they are there."""
+        parts = {"edges": self.edges, "negatives": self.negatives, "candidates": self.candidates}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def renumbered(self, new_ids: npt.NDArray[np.int64]) -> Links:
         """Replace each id by its entry in `new_ids`."""
-        negatives = None if self.negatives is None else new_ids[self.negatives]
-        return Links(new_ids[self.edges], self.relations, negatives)
+        parts: dict[str, Any] = {name: new_ids[part] for name, part in self.nodes().items()}
+        return replace(self, **parts)
 
 
 @dataclass(frozen=True)

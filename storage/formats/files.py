@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 from storage.errors import InputError
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_LONGEST_LINE_BYTES = 64 << 20
 
 
 def require_file(path: Path) -> Path:
@@ -60,5 +61,7 @@ def line_blocks(file: BinaryIO, block_bytes: int) -> Iterator[bytes]:
             rest = data[end:]
         else:
             rest += data
+            if len(rest) > _LONGEST_LINE_BYTES:
+                raise InputError(f"{file.name} has a line of more than {_LONGEST_LINE_BYTES} bytes: is it text?")
     if rest:
         yield rest

@@ -11,6 +11,7 @@ from storage.errors import InputError
 from storage.formats.base import LabelColumn
 
 _PIECE_ROWS = 1 << 18
+_LARGEST_LABEL = 2**53  # from there on, a float no longer tells whole numbers apart
 
 
 def to_labels(raw: npt.NDArray[Any], where: str) -> LabelColumn:
@@ -72,7 +73,11 @@ def _whole_numbers(raw: npt.NDArray[Any], start: int, where: str) -> npt.NDArray
                 f"{where}: row {start + wrong[0]} is {piece[wrong[0]]}, which is no class: labels are whole numbers "
                 "(regression targets are not supported)"
             )
-        piece = np.where(np.isnan(piece), -1, piece)
+        piece = np.where(np.isnan(piece), -1, np.maximum(piece, -1))
+    huge = np.flatnonzero(piece > _LARGEST_LABEL)
+    if len(huge):
+        found = f"{where}: row {start + huge[0]} is {piece[huge[0]]}"
+        raise InputError(f"{found}, beyond the largest class {_LARGEST_LABEL}")
     return np.maximum(piece.astype(np.int64), -1)
 
 

@@ -27,8 +27,18 @@ class SeriesReader(EdgeReader, Protocol):
 
 def number_names(reader: SeriesReader) -> NumberedEdges:
     """Number the names that occur in edges, in the order of their UTF-8 bytes."""
-    index = NameIndex(collect_names(chain.from_iterable(reader.read_series())))
-    return NumberedEdges(NamedEdges(reader, index), len(index.names), index.as_bytes())
+    names = collect_names(chain.from_iterable(reader.read_series()))
+    return NumberedEdges(NamedEdges(reader, NameIndex(names)), len(names), as_bytes(names))
+
+
+def as_bytes(names: pl.Series) -> npt.NDArray[np.bytes_]:
+    """(N,) names as fixed-length UTF-8, as wide as the longest."""
+    widths = names.str.len_bytes().to_numpy()
+    out = np.zeros(len(names), f"S{max(1, int(widths.max(initial=0)))}")
+    for start in range(0, len(names), CHUNK_EDGES):  # each name is an object for a moment
+        piece = names[start : start + CHUNK_EDGES]
+        out[start : start + len(piece)] = [name.encode() for name in piece]
+    return out
 
 
 def collect_names(columns: Iterable[pl.Series]) -> pl.Series:
@@ -52,21 +62,16 @@ class NameIndex:
     Parameters
     ----------
     names : (N,) strings
-        Distinct and sorted: the position of a name is its number.
+        Distinct and sorted: the position of a name is its number. Not held.
     """
 
     def __init__(self, names: pl.Series) -> None:
-        self.names = names
         self._seed, hashes_N = _distinct_hashes(names)
         self._index = HashIndex(hashes_N)
 
     def look_up(self, names: pl.Series) -> IdArray:
         """Position of each name, -1 for those that are not there (but for one in 2**64)."""
         return self._index.look_up(_hashes(names, self._seed))
-
-    def as_bytes(self) -> npt.NDArray[np.bytes_]:
-        """(N,) the names as fixed-length UTF-8."""
-        return np.array([name.encode() for name in self.names], np.bytes_)
 
 
 @dataclass(frozen=True)

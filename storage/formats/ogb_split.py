@@ -94,7 +94,7 @@ def _to_ids(value: Any, where: str) -> npt.NDArray[np.int64]:
 
 
 def _to_links(value: Any, where: str, edge_weights: EdgeWeights) -> Links:
-    """Held-out links from `edge` and `edge_neg`, or from `source_node` and `target_node`."""
+    """Held-out links from `edge` and `edge_neg`, or from `source_node`, `target_node` and `target_node_neg`."""
     if not isinstance(value, dict):
         raise InputError(f"{where} holds no dict of arrays")
     if "head" in value:
@@ -106,7 +106,18 @@ def _to_links(value: Any, where: str, edge_weights: EdgeWeights) -> Links:
     ends = [_to_ids(value.get(name), f"{where}, {name}") for name in ("source_node", "target_node")]
     if len(ends[0]) != len(ends[1]):
         raise InputError(f"{where} has {len(ends[0])} sources and {len(ends[1])} targets")
-    return Links(np.stack(ends, axis=1))
+    return Links(np.stack(ends, axis=1), candidates=_to_candidates(value.get("target_node_neg"), len(ends[0]), where))
+
+
+def _to_candidates(value: Any, num_links: int, where: str) -> npt.NDArray[np.int64] | None:
+    """False targets to rank each link's target against (ogbl-citation2: 1000 a link)."""
+    if value is None:
+        return None
+    is_table = isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype.kind in "iu"
+    if not is_table or len(value) != num_links:
+        raise InputError(f"{where}, target_node_neg holds no row of integers for each of {num_links} links")
+    candidates: npt.NDArray[np.int64] = value.astype(np.int64, copy=False)
+    return candidates
 
 
 def _to_pairs(value: Any, where: str) -> npt.NDArray[np.int64]:

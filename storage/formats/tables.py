@@ -85,6 +85,8 @@ def read_labels(path: Path) -> LabelColumn:
     if frame.width != 1:
         raise InputError(f"{path} has {frame.width} columns ({', '.join(frame.columns)}): give one column of labels")
     column = frame.to_series()
+    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object):
+        raise InputError(f"{path}: column {column.name!r} holds {column.dtype}: give integers or strings")
     if column.dtype == pl.String or isinstance(column.dtype, pl.Categorical | pl.Enum):
         return to_labels(column.cast(pl.String).to_numpy(), str(path))
     return to_labels(column.to_numpy(), str(path))

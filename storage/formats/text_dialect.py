@@ -114,6 +114,8 @@ def find_dialect(
     with open_text(path) as file:
         file.seek(skip_bytes)
         sample = file.read(_SAMPLE_BYTES)
+    if b"\0" in sample:
+        raise InputError(f"{path} is no text, or not in UTF-8: give the format it has, or save it as UTF-8")
     lines = sample.split(b"\n")
     if len(sample) == _SAMPLE_BYTES:
         lines.pop()
@@ -137,7 +139,7 @@ def find_dialect(
         comment=comment,
         delimiter=found,
         runs=runs,
-        num_fields=len(rows[0]) if rows else max(2, source + 1, target + 1),
+        num_fields=max(len(rows[0]) if rows else 2, source + 1, target + 1),
         source=source,
         target=target,
         names=_are_names([row[i] for row in rows for i in (source, target) if i < len(row)]),
@@ -186,6 +188,8 @@ def find_fault(block: bytes, dialect: Dialect, kinds: Mapping[int, type[pl.DataT
     for number, line in enumerate(lines_of(block), 1):
         if dialect.is_skipped(line):
             continue
+        if not _is_utf8(line):
+            return Fault(number, f"{line[:40]!r} is not in UTF-8: save the file as UTF-8")
         fields = dialect.fields(line)
         if len(fields) != dialect.num_fields:
             problem = f"{len(fields)} fields where {dialect.num_fields} are expected (delimiter {dialect.delimiter!r})"
@@ -214,6 +218,14 @@ def _field_problem(field: str, kind: type[pl.DataType]) -> str | None:
     return None
 
 
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _is_number(field: str) -> bool:
     try:
         float(field)
@@ -240,8 +252,12 @@ def _find_delimiter(path: Path, texts: list[str], first_line: int, given: str | 
 def _split(text: str, delimiter: str, runs: bool, quote: str | None = '"') -> list[str]:
     if runs:
         return text.split()
-    quoted = quote is not None and quote in text
-    return next(csv.reader([text], delimiter=delimiter), [""]) if quoted else text.split(delimiter)
+    if quote is None or quote not in text:
+        return text.split(delimiter)
+    try:
+        return next(csv.reader([text], delimiter=delimiter), [""])
+    except csv.Error:  # a carriage return within the line, say
+        return text.split(delimiter)
 
 
 def _is_edge(row: list[str], source: int, target: int) -> bool:

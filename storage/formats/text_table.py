@@ -10,7 +10,7 @@ import polars as pl
 
 from storage.errors import InputError
 from storage.formats.files import is_gzip, line_blocks, open_text
-from storage.formats.text_dialect import Dialect, find_fault
+from storage.formats.text_dialect import Dialect, find_fault, lines_of
 
 _BLOCK_BYTES = 4 << 20
 _GZIP_RATIO = 4
@@ -70,8 +70,15 @@ class TextTable:
             if fault is not None:
                 raise InputError(f"{self.path}, line {lines_before + fault.line}: {fault.problem}")
             # No line is at fault: there are blank ones, or blanks around the fields.
-            texts = self._read_columns(self.dialect.data_lines(block), dict.fromkeys(kinds, pl.String))
-            columns = texts.cast({str(place): kind for place, kind in kinds.items()})
+            try:
+                texts = self._read_columns(self.dialect.data_lines(block), dict.fromkeys(kinds, pl.String))
+                columns = texts.cast({str(place): kind for place, kind in kinds.items()})
+            except pl.exceptions.PolarsError as error:  # a quote that no other closes, say
+                last = lines_before + len(lines_of(block))
+                reason = str(error).partition("\n")[0]
+                raise InputError(
+                    f"{self.path}, lines {lines_before + 1} to {last}: no table ({reason}): look for stray quotes"
+                ) from error
         return columns
 
     def _read_columns(self, block: bytes, kinds: ColumnKinds) -> pl.DataFrame:

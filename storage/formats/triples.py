@@ -12,7 +12,7 @@ import polars as pl
 
 from storage.formats.base import EdgeChunk, GraphSource, Links, NumberedEdges, Relations, TypedChunk
 from storage.formats.files import require_file
-from storage.formats.names import NameIndex, collect_names
+from storage.formats.names import NameIndex, as_bytes, collect_names
 from storage.formats.text_dialect import plain_dialect
 from storage.formats.text_table import TextTable
 
@@ -129,15 +129,16 @@ class TripleEdges:
 
 def _number(tables: dict[str, TextTable]) -> NumberedEdges:
     """Number entities and relations of all files."""
-    entities = NameIndex(collect_names(column for table in tables.values() for column in _columns(table, _HEAD, _TAIL)))
-    relations = NameIndex(collect_names(column for table in tables.values() for column in _columns(table, _RELATION)))
-    numbered = {split: TripleEdges(table, entities, relations) for split, table in tables.items()}
+    entities = collect_names(column for table in tables.values() for column in _columns(table, _HEAD, _TAIL))
+    relations = collect_names(column for table in tables.values() for column in _columns(table, _RELATION))
+    indexes = NameIndex(entities), NameIndex(relations)
+    numbered = {split: TripleEdges(table, *indexes) for split, table in tables.items()}
     train = numbered.pop("train")
     return NumberedEdges(
         edges=train,
-        num_nodes=len(entities.names),
-        original_ids=entities.as_bytes(),
-        relations=Relations(tuple(relations.names), train.typed_chunks),
+        num_nodes=len(entities),
+        original_ids=as_bytes(entities),
+        relations=Relations(tuple(relations), train.typed_chunks),
         links={split: edges.as_links() for split, edges in numbered.items()},
     )
 

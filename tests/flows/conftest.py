@@ -62,6 +62,14 @@ def bare_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
 
 
+@pytest.fixture
+def process_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep commands that run within this process from changing its logging and its environment."""
+    monkeypatch.setattr("flows.terminal.set_up_logging", lambda: None)
+    monkeypatch.setattr("flows.environment.set_defaults", lambda _: None)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
 @pytest.fixture(scope="session")
 def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of one Prefect server for all runs that need not start their own."""

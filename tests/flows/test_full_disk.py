@@ -11,14 +11,18 @@ import numpy.typing as npt
 import pytest
 
 from conf.load import load_config
+from kernels.nn.model import build_model
 from storage.errors import MachineError
 from storage.formats.demo import open_demo
 from storage.formats.results import write_npy, write_parquet
-from storage.graph_store import GraphStore
+from storage.graph_store import GraphStore, write_store
 from storage.ingest import IngestOptions, ingest
 from tasks.artifacts import ArtifactStore, StageSpec
 from tasks.budgets import Budgets, Estimate
+from tasks.model_reference import NamedModel
+from tasks.predict import write_output
 from tests.flows.conftest import TINY, Garden, bare_environment
+from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, community_data
 
 Disk = Callable[[str], Path]
 
@@ -62,7 +66,9 @@ def test_a_stage_that_fills_the_disk_leaves_the_old_and_nothing_else(disk: Disk)
     artifacts = ArtifactStore(state, Budgets())
     kept = build_store(artifacts, 500)
     before = sorted(path for path in state.rglob("*") if ".locks" not in path.parts)
-    with pytest.raises(MachineError, match=r"(no space left for|the disk is full: writing) .*state_dir"):
+    with pytest.raises(
+        MachineError, match=r"the disk is full: writing .* free some space, or set state_dir to another disk"
+    ):
         build_store(artifacts, 20_000)
     assert sorted(path for path in state.rglob("*") if ".locks" not in path.parts) == before
     with GraphStore.open(kept) as store:
@@ -80,6 +86,19 @@ def test_a_result_that_fills_the_disk_leaves_the_old_one(disk: Disk) -> None:
         assert path.read_bytes() == before
     assert sorted(item.name for item in folder.iterdir()) == ["x.npy", "x.parquet"]
     np.testing.assert_array_equal(np.load(folder / "x.npy"), noise[:10])
+
+
+def test_predictions_that_fill_the_disk_name_the_way_out(disk: Disk, tmp_path: Path) -> None:
+    data = community_data()
+    path, out = tmp_path / "graph.h5", disk("1m") / "c.parquet"
+    write_store(path, indptr=data.topology.indptr, indices=data.topology.indices, features=data.rows)
+    model = NamedModel(build_model(OPTIONS.model_spec(8, NUM_CLASSES), seed=0), None, "the model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Budgets, "check", lambda *_: None)  # as if another program took the space afterwards
+        (out.parent / "other").write_bytes(bytes((1 << 20) - 4096))
+        with pytest.raises(MachineError, match=r"the disk is full: .* free some space, or choose an output on another"):
+            write_output(model, path, out, "classes", Budgets())
+    assert [item.name for item in out.parent.iterdir()] == ["other"]
 
 
 def write_column(path: Path, rows: npt.NDArray[np.float64]) -> None:

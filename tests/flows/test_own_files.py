@@ -19,6 +19,7 @@ from storage.graph_store import FEATURES, GraphStore
 from tests.flows.conftest import ROOT, bare_environment
 from tests.tasks.training_graphs import NUM_CLASSES, community_data
 
+pytestmark = pytest.mark.usefixtures("process_as_it_is")
 NAMES = [f"kind {c}" for c in range(NUM_CLASSES)]
 
 
@@ -49,13 +50,6 @@ def run_garden(environment: dict[str, str], *arguments: object) -> subprocess.Co
 def garden(*arguments: object) -> Result:
     """The command line within this process: the imports of a new one take longer than all the rest."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.fixture(autouse=True)
-def _process_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.terminal.set_up_logging", lambda: None)
-    monkeypatch.setattr("flows.environment.set_defaults", lambda _: None)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
 def write_files(folder: Path) -> list[object]:
@@ -127,7 +121,7 @@ def test_embed_writes_parquet_and_npy(mine: Mine, tmp_path: Path) -> None:
         (["STORE", "STORE"], "holds no model"),
         (["MODEL"], "give a STORE, or a new graph"),
         (["MODEL", "STORE", "--out", "x.csv"], "x.csv: the output is .parquet"),
-        (["MODEL", "STORE", "--host-budget", "1MB"], "set host_budget to at least"),
+        (["MODEL", "STORE", "--host-budget", "1MB"], "set --host-budget to at least"),
         (["MODEL", "--edges", "EDGES"], "give --features"),
         (["MODEL", "--edges", "EDGES", "--features", "NARROW"], "has 3 features a node, MODEL was trained on 8"),
     ],

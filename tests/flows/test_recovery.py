@@ -62,26 +62,26 @@ class WarmGarden:
 
     def start(self) -> int:
         sets = [part for override in (f"state_dir={self.state}", *TINY) for part in ("--set", override)]
-        request = {"arguments": ["run", "demo", "--json", *sets], "output": str(self._output)}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
+        return self._ask(json.dumps({"arguments": ["run", "demo", "--json", *sets], "output": str(self._output)}))
 
     def wait(self) -> int:
-        return self._answer()
+        code = self._ask("wait")
+        assert code in (0, -signal.SIGKILL), self._output.read_text()
+        return code
 
     def summary(self) -> dict[str, Any]:
         self.start()
-        assert self.wait() == 0, self._output.read_text()
+        assert self.wait() == 0
         summary: dict[str, Any] = json.loads(self._output.read_text().splitlines()[-1])
         return summary
 
     def kill_in(self, stage: str, delay_s: float) -> bool:
-        """Kill a run so long after it began to build a stage; whether it was still at work."""
+        """Kill a run so long after it came to a stage; whether it was still at work.
+
+        On a busy machine the stage, and the run, may be over before we look.
+        """
         child, folder = self.start(), self.state / "artifacts" / stage
-        while not (folder.exists() and any(path.suffix == ".partial" for path in folder.iterdir())):
-            assert Path(f"/proc/{child}/exe").exists() or self.wait() == 0, self._output.read_text()
+        while not folder.exists() and Path(f"/proc/{child}/exe").exists():
             time.sleep(0.0005)
         time.sleep(delay_s)
         os.kill(child, signal.SIGKILL)
@@ -90,6 +90,12 @@ class WarmGarden:
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
+
+    def _ask(self, line: str) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._answer()
 
     def _answer(self) -> int:
         assert self._process.stdout is not None

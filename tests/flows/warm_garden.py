@@ -1,8 +1,9 @@
 """A process that has imported everything and forks one `garden` after another: `python -m tests.flows.warm_garden`.
 
-Each line of input is a JSON object of `arguments` and an `output` file; each is answered by two lines, the process id
-of the child and, once it has ended, its exit code. Starting `garden` as usual takes seconds of imports, and the tests
-of recovery start and kill many.
+Input comes in pairs of lines: a JSON object of `arguments` and an `output` file is answered by the process id of the
+child, then any line by its exit code, once it has ended. Until asked for it, the child is not reaped: its process id
+is its own, however early it ends. Starting `garden` as usual takes seconds of imports, and the tests of recovery start
+and kill many.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ def main() -> None:
     gc.freeze()
     sys.stdout.write(f"{threading.active_count()}\n")
     sys.stdout.flush()
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         request = json.loads(line)
         child = os.fork()
         if child == 0:
             _become_garden(request["arguments"], request["output"])
         sys.stdout.write(f"{child}\n")
         sys.stdout.flush()
+        sys.stdin.readline()
         sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
         sys.stdout.flush()
 

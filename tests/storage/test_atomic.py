@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.atomic import building, lock_file, locked, remove_leftovers, scratch_directory, write_text
+from storage.atomic import building, write_text
 from storage.errors import MachineError
+from storage.leftovers import remove_leftovers, scratch_directory
+from storage.locks import lock_file, locked
 
 BUILD_AND_WAIT = """
     import sys, time
     from pathlib import Path
-    from storage.atomic import building, lock_file, locked
+    from storage.atomic import building
+    from storage.locks import lock_file, locked
     target = Path(sys.argv[1])
     with locked(lock_file(target)), building(target) as partial:
         (partial / "half").write_text("written")
@@ -138,7 +141,8 @@ def test_text_is_replaced_in_one_step(tmp_path: Path) -> None:
 REPLACE_AND_DIE = """
     import os, sys
     from pathlib import Path
-    from storage.atomic import building, lock_file, locked
+    from storage.atomic import building
+    from storage.locks import lock_file, locked
     target = Path(sys.argv[1])
     rename, renames = Path.rename, []
     def rename_once(path, new):

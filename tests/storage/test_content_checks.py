@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -86,16 +87,63 @@ def test_a_split_of_what_are_no_nodes_is_refused(tmp_path: Path, value: int) -> 
             store.read_split("valid")
 
 
-@pytest.mark.parametrize("part", ["edges", "negatives"])
-def test_links_between_what_are_no_nodes_are_refused(tmp_path: Path, part: str) -> None:
-    parts = {"edges": np.zeros((4, 2), np.int64), "negatives": np.zeros((4, 2), np.int64)}
-    parts[part][1, 0] = -1
-    write_small_store(tmp_path / "g.h5", extras=Extras(links={"test": Links(**parts)}))
+LINKS = Links(
+    edges=np.zeros((4, 2), np.int64),
+    relations=np.zeros(4, np.int32),
+    negatives=np.zeros((4, 2), np.int64),
+    candidates=np.zeros((4, 3), np.int64),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            {"edges": np.array([[0, 0], [-1, 0], [0, 0], [0, 0]])},
+            r"test edges hold -1 at position 2, outside \[0, 3000\)",
+        ),
+        ({"negatives": np.array([[0, 3000]])}, r"test negatives hold 3000 at position 1, outside \[0, 3000\)"),
+        ({"candidates": np.full((4, 3), -1)}, r"test candidates hold -1 at position 0, outside \[0, 3000\)"),
+        ({"relations": np.array([0, 0, 2, 0], np.int32)}, r"test relations hold 2 at position 2, outside \[0, 2\)"),
+        ({"relations": np.zeros(3, np.int32)}, r"test relations of shape \(3,\)"),
+        ({"edges": np.zeros((4, 3), np.int64)}, r"test edges of int64 and shape \(4, 3\)"),
+        ({"edges": np.zeros((4, 2))}, r"test edges of float64 and shape \(4, 2\)"),
+        ({"edges": np.zeros(4, np.int64)}, r"test edges of int64 and shape \(4,\)"),
+        ({"candidates": np.zeros((3, 3), np.int64)}, r"test candidates of int64 and shape \(3, 3\)"),
+    ],
+)
+def test_links_that_make_no_sense_are_refused(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    extras = Extras(
+        relations=np.zeros(20_000, np.int32), relation_names=("a", "b"), links={"test": replace(LINKS, **change)}
+    )
+    write_small_store(tmp_path / "g.h5", extras=extras)
+    with GraphStore.open(tmp_path / "g.h5") as store, pytest.raises(StorageError, match=problem):
+        store.read_links("test")
+
+
+@pytest.mark.parametrize("value", [-1, 2])
+def test_a_relation_without_a_name_is_refused(tmp_path: Path, value: int) -> None:
+    relations = np.zeros(20_000, np.int32)
+    relations[7] = value
+    write_small_store(tmp_path / "g.h5", extras=Extras(relations=relations, relation_names=("a", "b")))
     with (
         GraphStore.open(tmp_path / "g.h5") as store,
-        pytest.raises(StorageError, match=r"test links hold -1 at position 2, outside \[0, 3000\)"),
+        pytest.raises(StorageError, match=rf"the relations hold {value} at position 7, outside \[0, 2\)"),
     ):
-        store.read_links("test")
+        store.read_relations()
+
+
+@pytest.mark.parametrize(("labels", "value"), [(2, 2), (2, -1), (None, NUM_NODES)])
+def test_a_node_of_no_graph_is_refused(tmp_path: Path, labels: int | None, value: int) -> None:
+    graph_ids = np.zeros(NUM_NODES, np.int32)
+    graph_ids[5] = value
+    graph_labels = None if labels is None else np.zeros((labels, 1), np.float32)
+    write_small_store(tmp_path / "g.h5", extras=Extras(graph_ids=graph_ids, graph_labels=graph_labels))
+    with (
+        GraphStore.open(tmp_path / "g.h5") as store,
+        pytest.raises(StorageError, match=f"the graph ids hold {value} at position 5"),
+    ):
+        store.read_graph_ids()
 
 
 def accepted(indptr: list[int], indices: list[int], dtype: Any) -> bool:

@@ -25,6 +25,7 @@ def drawn_extras() -> Extras:
             rng.integers(0, NUM_NODES, (50, 2)),
             rng.integers(0, 5, 50).astype(np.int32),
             rng.integers(0, NUM_NODES, (9, 2)),
+            rng.integers(0, NUM_NODES, (50, 7)),
         ),
         "test": Links(rng.integers(0, NUM_NODES, (20, 2))),
     }
@@ -58,14 +59,11 @@ def test_extras_follow_the_node_order(tmp_path: Path, work_bytes: int) -> None:
             assert new.info.link_sizes == {"valid": 50, "test": 20}
             for split, links in extras.links.items():
                 found = new.read_links(split)  # type: ignore[arg-type]
-                assert np.array_equal(order[found.edges], links.edges)
                 assert (found.relations is None) == (links.relations is None)
-                assert (found.negatives is None) == (links.negatives is None)
-            valid = new.read_links("valid")
-            assert valid.relations is not None
-            assert valid.negatives is not None
-            assert np.array_equal(valid.relations, extras.links["valid"].relations)  # type: ignore[arg-type]
-            assert np.array_equal(order[valid.negatives], extras.links["valid"].negatives)  # type: ignore[arg-type]
+                assert found.nodes().keys() == links.nodes().keys()
+                for name, ids in found.nodes().items():
+                    assert np.array_equal(order[ids], links.nodes()[name]), name
+            assert np.array_equal(new.read_links("valid").relations, extras.links["valid"].relations)  # type: ignore[arg-type]
             assert new.info.is_union
             assert np.array_equal(new.read_graph_ids(), old.read_graph_ids()[order])
             assert np.array_equal(new.read_graph_labels(), extras.graph_labels)  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from storage import unpack as module
-from storage.errors import InputError, MachineError
-from storage.unpack import unpack
+from storage.errors import BudgetError, InputError, MachineError
+from storage.unpack import DiskAllowance, unpack
 
 FILES = {"outer/inner/raw/a.txt": b"A", "outer/inner/split/x/b.txt": b"B" * 100_000}
 
@@ -83,8 +83,22 @@ def test_a_file_twice_is_refused(tmp_path: Path) -> None:
 
 def test_what_the_disk_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SPARE_BYTES", 1 << 62)
-    with pytest.raises(MachineError, match=r"has 1 bytes and \d+ are free"):
+    with pytest.raises(MachineError, match=r"the content of archive has 100001 bytes and \d+ are free"):
         unpacked(write_zip(tmp_path / "archive", FILES))
+
+
+@pytest.mark.parametrize(("write", "least"), [(write_zip, 100_001), (write_tar, 100_001)])
+def test_no_more_is_written_than_may_be(tmp_path: Path, write: Any, least: int) -> None:
+    archive = write(tmp_path / "archive", FILES)
+    for name, budget in (("less", least - 1), ("enough", least)):
+        folder = tmp_path / name
+        folder.mkdir()
+        if budget < least:
+            with pytest.raises(BudgetError, match=f"disk_budget is {budget}: set disk_budget to at least {least}"):
+                unpack(archive, folder, DiskAllowance(folder, budget))
+        else:
+            unpack(archive, folder, DiskAllowance(folder, budget))
+    assert sum(path.stat().st_size for path in (tmp_path / "less").rglob("*") if path.is_file()) <= 1
 
 
 @pytest.mark.parametrize("write", [write_zip, write_tar])

@@ -136,6 +136,12 @@ def test_labels_that_are_understood(run: Run, tmp_path: Path, labels: Any, store
         assert store.read_labels().tolist() == stored
 
 
+def test_rows_of_labels_that_are_understood(run: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "y.npy", np.array([[1, 1], [0, 1], [np.nan, 0], [-1, -1]]))
+    with GraphStore.open(run().manifest("ingest").path(STORE_FILE)) as store:
+        assert store.read_multi_labels().tolist() == [[1, 1], [0, 1], [-1, 0], [-1, -1]]
+
+
 def test_no_training_nodes(run: Run, tmp_path: Path) -> None:
     overrides = ("data.train_fraction=0", "data.valid_fraction=1")
     check_refused(tmp_path, lambda: run(*overrides, until="profile"), "has no training nodes: check data.split")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.atomic import in_use, lock_file, locked
+from storage.errors import StorageError
+from storage.locks import in_use, lock_file, locked
 from tasks.artifacts import USED_FILE, ArtifactStore, StageSpec
 from tasks.budgets import Budgets, Estimate
 from tasks.collect import _kernel_caches, collect_garbage
@@ -34,11 +35,11 @@ class State:
         self._store.open_or_build(spec, build, lambda: Estimate(0, 0))
         return spec.digest
 
-    def run(self, name: str, **stages: str) -> None:
+    def run(self, name: str, training: str | None = None, **stages: str) -> None:
         self._runs += 1
         path = self.path / "runs" / str(self._runs) / USED_FILE
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"name": name, "stages": stages}))
+        path.write_text(json.dumps({"name": name, "stages": stages, "training": training}))
         os.utime(path, ns=(self._runs * 10**9,) * 2)
 
     def directory(self, stage: str, digest: str) -> Path:
@@ -114,17 +115,31 @@ def test_an_age_keeps_what_is_young(state: State) -> None:
     assert state.directory("reorder", young).exists()
 
 
-def test_a_checkpoint_goes_only_with_an_age_and_never_from_under_a_training(state: State) -> None:
-    state.build("train", 0)
-    checkpoint = state.path / "checkpoints" / "digest" / "checkpoint.pt"
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_bytes(b"x")
-    for path in (checkpoint, checkpoint.parent):
-        os.utime(path, (time.time() - 2 * DAY_S,) * 2)
-    assert "digest" not in state.collect()
-    with locked(lock_file(state.directory("train", "digest"))):
-        assert state.collect(older_than_s=DAY_S) == set()
-    assert state.collect(older_than_s=DAY_S) == {"digest"}
+def test_the_checkpoint_stays_that_the_newest_run_of_a_name_goes_on_from(state: State) -> None:
+    for digest in ("first", "second", "other", "nobodys"):
+        path = state.path / "checkpoints" / digest / "checkpoint.pt"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+    state.run("a", training="first")
+    state.run("a", training="second")
+    state.run("a", reorder=state.build("reorder", 0))  # came to no training
+    state.run("b", training="other")
+    with locked(lock_file(state.directory("train", "nobodys"))):
+        assert state.collect() == {"first"}
+    assert state.collect(older_than_s=DAY_S) == set()
+    assert state.collect(dry_run=True) == {"nobodys"}
+    assert state.collect() == {"nobodys"}
+    assert {path.name for path in (state.path / "checkpoints").iterdir()} == {"second", "other"}
+
+
+@pytest.mark.parametrize("note", ["", "[]", '{"name": "a"}', '{"name": "a", "stages": []}', "\udcff"])
+def test_a_damaged_note_is_refused_before_anything_goes(state: State, note: str) -> None:
+    kept = state.build("reorder", 0)
+    state.run("a")
+    (state.path / "runs" / "1" / USED_FILE).write_bytes(note.encode(errors="surrogateescape"))
+    with pytest.raises(StorageError, match=r"used\.json does not say what its run needs: remove"):
+        state.collect()
+    assert state.directory("reorder", kept).exists()
 
 
 def test_compiled_kernels_of_changed_sources_go(tmp_path: Path) -> None:

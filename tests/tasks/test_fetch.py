@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conf.schema import DataConfig
-from storage.errors import InputError, MachineError
+from storage.errors import BudgetError, InputError, MachineError
 from tasks.fetch import fetch_missing
 from tasks.progress import Advance
 
@@ -40,6 +40,20 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files; `untold` is the good archive without its size, `broken` ends before the size it told."""
+
+    def do_GET(self) -> None:
+        name = self.path.strip("/")
+        if name not in ("untold", "broken"):
+            super().do_GET()
+            return
+        content = Path(self.directory, "good.zip").read_bytes()
+        self.send_response(200)
+        if name == "broken":
+            self.send_header("Content-Length", str(len(content) + 1))
+        self.end_headers()
+        self.wfile.write(content)
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -87,6 +101,35 @@ def test_nothing_is_left_of_what_is_refused(tmp_path: Path, server: str, name: s
         fetch_missing(data(tmp_path / "fb", f"{server}/{name}"))
     assert "\n" not in str(caught.value)
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [
+        ("good.zip", 20),  # less than the archive, whose size the server tells
+        ("untold", 20),  # less than the archive, whose size nobody tells
+        ("good.zip", 130),  # enough for the archive alone
+    ],
+)
+def test_disk_budget_bounds_what_is_fetched(tmp_path: Path, server: str, name: str, budget: int) -> None:
+    with pytest.raises(BudgetError, match=f"disk_budget is {budget}: set disk_budget to at least") as caught:
+        fetch_missing(data(tmp_path / "fb", f"{server}/{name}"), budget)
+    assert left_in(tmp_path) == []
+    enough = int(str(caught.value).rsplit(" ", 1)[-1])
+    if budget > 20:
+        fetch_missing(data(tmp_path / "fb", f"{server}/{name}"), enough)
+        assert left_in(tmp_path) == ["fb"]
+
+
+def test_a_connection_that_breaks_leaves_nothing(tmp_path: Path, server: str) -> None:
+    with pytest.raises(MachineError, match=r"cannot be reached .*: run again"):
+        fetch_missing(data(tmp_path / "fb", f"{server}/broken"))
+    assert left_in(tmp_path) == []
+
+
+def test_what_is_no_address_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"data\.url: .*; give the address of a zip or tar file"):
+        fetch_missing(data(tmp_path / "fb", "http://[x/good.zip"))
 
 
 def test_a_server_that_is_away_is_no_fault_of_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tasks.budgets import Budgets
 from tasks.model_data import ModelData
 from tasks.model_reference import NamedModel
 from tasks.predict import store_file, write_output
-from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, Data, community_data
+from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, Data, community_data, with_many_labels
 
 NAMES = np.array([f"node {v}" for v in range(300)])
 
@@ -86,9 +86,31 @@ def test_rows_are_those_of_the_layers_in_the_order_of_the_input(
     np.testing.assert_allclose(np.load(tmp_path / "h.npy"), hidden.numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("describes_its_data", [True, False])
+def test_each_label_of_many_has_a_probability_of_its_own(
+    data: Data, store_path: Path, tmp_path: Path, describes_its_data: bool
+) -> None:
+    """The store says what a bare model does not; what a model says of itself counts first."""
+    model, path = named("sage"), store_path
+    if describes_its_data:
+        about = ModelData(tuple("abcd"), False, False, "keep", "refuse", "none", multi_label=True)
+        model = replace(model, data=about)
+    else:
+        path = tmp_path / "many.h5"
+        labels = with_many_labels(data).labels.astype(np.int8)
+        topology = data.topology
+        write_store(path, indptr=topology.indptr, indices=topology.indices, features=data.rows, labels=labels)
+    write_output(model, path, tmp_path / "c.parquet", "classes", Budgets())
+    table = pl.read_parquet(tmp_path / "c.parquet")
+    assert table.columns == ["id", *(f"p_{name}" for name in ("abcd" if describes_its_data else "0123"))]
+    expected = torch.sigmoid(layer_outputs(model.model, data)[-1]).numpy()
+    np.testing.assert_allclose(table.drop("id").to_numpy(), expected, atol=1e-5)
+
+
 def test_the_budget_that_an_error_names_will_do(store_path: Path, tmp_path: Path) -> None:
-    with pytest.raises(BudgetError, match="set host_budget to at least") as error:
-        write_output(named("sage"), store_path, tmp_path / "c.parquet", "classes", Budgets(1000))
+    with pytest.raises(BudgetError, match="set --host-budget to at least") as error:
+        budgets = Budgets(1000, host_option="--host-budget")
+        write_output(named("sage"), store_path, tmp_path / "c.parquet", "classes", budgets)
     enough = int(str(error.value).rsplit(" ", 1)[-1])
     write_output(named("sage"), store_path, tmp_path / "c.parquet", "classes", Budgets(enough))
 
@@ -113,7 +135,7 @@ def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_model_data_comes_back(tmp_path: Path) -> None:
-    described = ModelData(("a", "b"), True, False, "remove", "zero", "row")
+    described = ModelData(("a", "b"), True, False, "remove", "zero", "row", multi_label=True)
     described.save(tmp_path)
     assert ModelData.load(tmp_path) == described
     assert ModelData.load(tmp_path / "elsewhere") is None

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from conf.load import load_config
-from storage.atomic import lock_file, locked
 from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, InputError, MachineError
 from storage.graph_store import GraphStore
+from storage.locks import lock_file, locked
 from tasks.build_cache import build_cache
 from tasks.ingest import ingest_graph
 from tasks.profile import profile_graph

@@ -122,9 +122,15 @@ def test_blocks_of_any_size_give_the_same_edges(
         ("a,b\nb,\n", "line 2: an id is empty"),
         ("0,1\n1,99999999999999999999\n", "line 2: id 99999999999999999999 does not fit 64 bits"),
         ("0\n1\n", "line 1: one field where an edge has two: set delimiter"),
+        ("a,b\nb,caf\u00e9\n".encode("latin-1"), r"line 2: b'b,caf\\xe9' is not in UTF-8: save the file as UTF-8"),
+        ("0,1\n1,2\n".encode("utf-16"), "is no text, or not in UTF-8"),
+        (b"\x89PNG\r\n\0\0", "is no text, or not in UTF-8: give the format it has"),
+        (b'a,"b\rc"\n"d\re,"f"\n', r"e\.csv, line"),
+        ('a,b\n"c,d\n', "line 2: 1 fields where 2 are expected"),
+        ('a,b\n"c""d,e"x,f\n', r"e\.csv, line"),
     ],
 )
-def test_broken_lines_are_named(tmp_path: Path, content: str, problem: str) -> None:
+def test_broken_lines_are_named(tmp_path: Path, content: bytes | str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         read_edges(open_edge_list(write(tmp_path / "e.csv", content)))
 

@@ -44,6 +44,8 @@ def test_what_is_accepted(raw: npt.NDArray[np.generic], labels: list[int], names
         (np.array([["a", "b"]]), "rows of labels hold 0 and 1"),
         (np.zeros((2, 2, 2)), "give one label a node"),
         (np.array([1j, 2j]), "holds complex128"),
+        (np.array([0, 1e300]), r"y: row 1 is 1e\+300, beyond the largest class"),
+        (np.array([0, 2**64 - 1], np.uint64), "y: row 1 is 18446744073709551615, beyond"),
     ],
 )
 def test_what_is_refused(raw: npt.NDArray[np.generic], problem: str) -> None:

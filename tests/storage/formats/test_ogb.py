@@ -148,9 +148,16 @@ def write_links(folder: Path, **splits: dict[str, Any]) -> Path:
     return folder
 
 
+ENDS = {"source_node": np.array([0, 1]), "target_node": np.array([2, 3])}
+
+
 def test_links_are_held_out(tmp_path: Path) -> None:
     valid = {"edge": np.array([[3, 2]]), "edge_neg": np.array([[1, 0], [2, 3]])}
-    test = {"source_node": np.array([0, 1]), "target_node": np.array([2, 3]), "target_node_neg": np.zeros((2, 5), int)}
+    test = {
+        "source_node": np.array([0, 1]),
+        "target_node": np.array([2, 3]),
+        "target_node_neg": np.array([[0, 1, 3], [2, 2, 0]]),
+    }
     source = open_ogb(write_links(tmp_path, valid=valid, test=test, train={"edge": EDGES}))
     report = ingest(source, IngestOptions(), tmp_path / "g.h5")
     assert report.split_sizes == {"train": 0, "valid": 0, "test": 0}
@@ -160,6 +167,9 @@ def test_links_are_held_out(tmp_path: Path) -> None:
         assert links.negatives is not None
         assert (links.edges.tolist(), links.negatives.tolist()) == ([[3, 2]], [[1, 0], [2, 3]])
         assert store.read_links("test").edges.tolist() == [[0, 2], [1, 3]]
+        candidates = store.read_links("test").candidates
+        assert candidates is not None
+        assert candidates.tolist() == [[0, 1, 3], [2, 2, 0]]
         assert store.read_links("test").negatives is None
         assert store.read_links("train").edges.tolist() == EDGES.tolist()
 
@@ -173,6 +183,9 @@ def test_links_are_held_out(tmp_path: Path) -> None:
         ({"edge": np.zeros((1, 2), int), "weight": np.ones(1)}, "gives edges weight, which no model here uses"),
         ({"head": np.array([0]), "relation": np.array([0]), "tail": np.array([1])}, "a knowledge graph in OGB's form"),
         ({"source_node": np.array([0])}, "target_node holds no list of ids"),
+        (ENDS | {"target_node_neg": np.zeros(2, int)}, "target_node_neg holds no row of integers for each of 2 links"),
+        (ENDS | {"target_node_neg": np.zeros((1, 2), int)}, "target_node_neg holds no row of integers for each of 2"),
+        (ENDS | {"target_node_neg": np.full((2, 1), 4)}, "the valid links name node 4, but ids end at 3"),
     ],
 )
 def test_links_that_make_no_sense_are_refused(tmp_path: Path, links: dict[str, Any], problem: str) -> None:

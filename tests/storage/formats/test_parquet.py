@@ -114,5 +114,7 @@ def test_features_must_be_numbers(tmp_path: Path) -> None:
     edges = write(tmp_path / "e.parquet", a=[0], b=[1])
     with pytest.raises(InputError, match="column 'f' holds String, which is no number"):
         open_parquet(edges, features=write(tmp_path / "x.parquet", f=["a", "b"]))
+    with pytest.raises(InputError, match=r"column 'y' holds List\(Int64\): give integers or strings"):
+        open_parquet(edges, labels=write(tmp_path / "y.parquet", y=[[1], [2]]))
     with pytest.raises(InputError, match=r"has 2 columns \(y, z\): give one column of labels"):
         open_parquet(edges, labels=write(tmp_path / "y.parquet", y=[1, 2], z=[1, 2]))
