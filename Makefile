@@ -6,7 +6,7 @@ RUN     = $(BIN)/python -m
 PYTEST  = $(RUN) pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full check ui bench clean
+.PHONY: help run test test-ui test-full check ui bench clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -23,6 +23,10 @@ $(VENV)/.dev-installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@ $(VENV)/.run-installed
 
+$(VENV)/.ui-installed: $(VENV)/.dev-installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,ui]'
+	@touch $@
+
 run: $(VENV)/.run-installed  ## Train the demo graph: the whole pipeline on embedded defaults
 	$(BIN)/garden run demo
 
@@ -37,6 +41,9 @@ check: $(VENV)/.dev-installed  ## Lint, types and layers
 
 test: check  ## Checks, then a sample of every kind of test
 	$(PYTEST) -m "not full" -n 2 --dist loadfile
+
+test-ui: $(VENV)/.ui-installed  ## Use the servers as a person does: browser, schedules, failures
+	$(PYTEST) tests/ui
 
 test-full: check  ## Every test, the long repetitions too
 	$(PYTEST)

@@ -42,7 +42,9 @@ app = typer.Typer(
 _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("run", run.run, run.EXAMPLES),
     ("sweep", sweep.sweep, sweep.EXAMPLES),
-    ("up", up.up, up.EXAMPLES),
+    ("up", up.up, up.UP_EXAMPLES),
+    ("down", up.down, up.DOWN_EXAMPLES),
+    ("status", up.status, up.STATUS_EXAMPLES),
     ("inspect", graphs.inspect, graphs.INSPECT_EXAMPLES),
     ("verify", graphs.verify, graphs.VERIFY_EXAMPLES),
     ("predict", models.predict, models.PREDICT_EXAMPLES),

@@ -6,13 +6,17 @@ from typing import Any
 
 from prefect import flow
 
-from conf.schema import PipelineConfig
-from flows.run import DEMO, open_run
+from flows.forms import CONFIG, VERIFY_INPUTS, ToTrain, shown
+from flows.run import open_run
 from flows.stages import Stage, run_stages
 
 
 @flow(name="pipeline")
-def pipeline(config: PipelineConfig = DEMO, until: Stage = "train", verify_inputs: bool = False) -> dict[str, Any]:
+def pipeline(
+    config: ToTrain = CONFIG,
+    until: Stage = shown("Last stage", "What comes before it is run or reused.", "train"),
+    verify_inputs: bool = VERIFY_INPUTS,
+) -> dict[str, Any]:
     """Prepare the graph, profile accesses, plan the caches and train; what is finished is reused, training always runs.
 
     Parameters

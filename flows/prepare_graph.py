@@ -6,13 +6,13 @@ from typing import Any
 
 from prefect import flow
 
-from conf.schema import PipelineConfig
-from flows.run import DEMO, open_run
+from flows.forms import CONFIG, VERIFY_INPUTS, ToPrepare
+from flows.run import open_run
 from flows.stages import run_stages
 
 
 @flow(name="prepare_graph")
-def prepare_graph(config: PipelineConfig = DEMO, verify_inputs: bool = False) -> dict[str, Any]:
+def prepare_graph(config: ToPrepare = CONFIG, verify_inputs: bool = VERIFY_INPUTS) -> dict[str, Any]:
     """Read the graph's files and lay its store out on disk. Nothing is done where nothing has changed.
 
     Parameters

@@ -6,13 +6,13 @@ from typing import Any
 
 from prefect import flow
 
-from conf.schema import PipelineConfig
-from flows.run import DEMO, open_run
+from flows.forms import CONFIG, ToCache
+from flows.run import open_run
 from flows.stages import run_stages
 
 
 @flow(name="profile_and_cache")
-def profile_and_cache(config: PipelineConfig = DEMO) -> dict[str, Any]:
+def profile_and_cache(config: ToCache = CONFIG) -> dict[str, Any]:
     """Count accesses on a prepared graph and decide what the device budget holds.
 
     Parameters

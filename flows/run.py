@@ -23,9 +23,6 @@ from tasks.tracking import FLOW_RUN_TAG, Tracking
 
 _logger = logging.getLogger(__name__)
 
-DEMO = PipelineConfig()
-"""What a flow does where nothing is said: the demo graph."""
-
 
 @contextlib.contextmanager
 def open_run(

@@ -9,7 +9,8 @@ from prefect import flow
 
 from conf.grid import grid_points
 from conf.schema import PipelineConfig
-from flows.run import DEMO, open_run
+from flows.forms import CONFIG, VERIFY_INPUTS, ToCompare, ToTrain, shown
+from flows.run import open_run
 from flows.stages import run_stages
 from storage.errors import InputError
 from tasks.run_context import RunContext
@@ -17,13 +18,15 @@ from tasks.run_context import RunContext
 _logger = logging.getLogger(__name__)
 Point = dict[str, Any]
 
-DEMO_GRID: dict[str, list[Any]] = {"training.learning_rate": [0.01, 0.003], "model.hidden": [64, 128]}
+DEMO_GRID = ("training.learning_rate=0.01,0.003", "model.hidden=64,128")
 """What a sweep tries where nothing is said."""
 
 
 @flow(name="sweep")
 def sweep(
-    config: PipelineConfig = DEMO, grid: dict[str, list[Any]] = DEMO_GRID, verify_inputs: bool = False
+    config: ToTrain = CONFIG,
+    grid: ToCompare = shown("Grid", "One setting a line with the values to try: a.b=v,w.", DEMO_GRID),
+    verify_inputs: bool = VERIFY_INPUTS,
 ) -> dict[str, Any]:
     """Train every combination of some settings' values, and say which scored best on the validation nodes.
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from prefect import flow
 
-from conf.schema import PipelineConfig
-from flows.run import DEMO, open_run
+from flows.forms import CONFIG, ToTrain
+from flows.run import open_run
 from flows.stages import run_stages
 
 
 @flow(name="train_model")
-def train_model(config: PipelineConfig = DEMO) -> dict[str, Any]:
+def train_model(config: ToTrain = CONFIG) -> dict[str, Any]:
     """Train on finished artifacts and register the model; a run that was killed goes on from its last epoch.
 
     Parameters

@@ -18,7 +18,7 @@ def this_process() -> str:
 
 
 def is_dead(description: str) -> bool:
-    """Whether a described process is known to be gone; one on another host is not known to be."""
+    """Whether a described process is known to be gone, be it waited for or not; one on another host is not."""
     try:
         host, boot, pid, create_time = json.loads(description)
     except ValueError:
@@ -28,7 +28,8 @@ def is_dead(description: str) -> bool:
     if boot != _boot_id():
         return True
     try:
-        return bool(abs(psutil.Process(pid).create_time() - create_time) > 1)
+        process = psutil.Process(pid)
+        return bool(abs(process.create_time() - create_time) > 1 or process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 

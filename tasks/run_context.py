@@ -103,10 +103,12 @@ class RunContext:
             self._note_use()
             child.set_tags({"reused": str(outcome.reused).lower(), "digest": manifest.digest})
             child.log_params(dict(manifest.config))
-            child.log_metrics({f"{stage}/{name}": value for name, value in _numbers(manifest.counts).items()})
+            figures = {f"{stage}/{name}": value for name, value in _numbers(manifest.counts).items()}
+            child.log_metrics(figures)
             child.log_text((manifest.directory / "manifest.json").read_text(encoding="utf-8"), "manifest.json")
         seconds, nbytes = outcome.seconds, manifest.nbytes
-        self.parent.log_metrics({f"stage/{stage}_s": seconds, f"stage/{stage}_bytes": nbytes})
+        # Runs are compared by their parents: stages are folded in MLflow's charts and tables.
+        self.parent.log_metrics(figures | {f"stage/{stage}_s": seconds, f"stage/{stage}_bytes": nbytes})
         verb = f"reused {manifest.digest}" if outcome.reused else f"built in {seconds:.1f} s"
         _logger.info("%s: %s, %s", stage, verb, format_bytes(nbytes))
         return manifest

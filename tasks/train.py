@@ -22,6 +22,8 @@ from tasks.artifacts import StageOutcome, StageSpec
 from tasks.budgets import Estimate
 from tasks.build_cache import PLAN_FILE
 from tasks.checkpoint import save_model
+from tasks.gpu_slot import gpu_slot
+from tasks.model_card import CARD_FILE, model_card
 from tasks.model_data import MODEL_FOLDER, ModelData
 from tasks.plots import plot_training
 from tasks.progress import Advance, progress
@@ -43,7 +45,8 @@ _PICTURE = "training.png"
 def train_model(run: RunContext) -> Manifest:
     """Train anew, or go on from the checkpoint of a run of this configuration that died; register the model."""
     spec = train_spec(run.config, run.manifest(CACHE).digest)
-    manifest = run.record(TRAIN, lambda child: _train(run, spec, child))
+    with gpu_slot():
+        manifest = run.record(TRAIN, lambda child: _train(run, spec, child))
     run.picture(manifest.path(_PICTURE))
     return manifest
 
@@ -63,6 +66,9 @@ def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
 
     outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run.config, path))
     shutil.rmtree(checkpoint.parent)
+    card = model_card(run, outcome.manifest)
+    run.parent.log_text(card, "model_card.md")
+    child.log_text(card, f"{MODEL_FOLDER}/{CARD_FILE}")
     metric = run.config.training.metric
     score = run.facts[f"valid_{metric}"]
     tags = {"store_digest": run.manifest(REORDER).digest, "train_digest": spec.digest}

@@ -189,7 +189,9 @@ def _quick_imports() -> Iterator[None]:
 @contextlib.contextmanager
 def _orchestrator(state_dir: Path) -> Iterator[Any]:
     """Find the Prefect server that was named or runs here, or start one for this run."""
-    from flows.servers import answers, running_servers, temporary_prefect
+    from flows.answering import answers
+    from flows.servers import running_servers
+    from flows.temporary_server import temporary_prefect
     from storage.errors import MachineError
 
     url = os.environ.get("PREFECT_API_URL")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows.servers import temporary_prefect
+from flows.temporary_server import temporary_prefect
 
 ROOT = Path(__file__).parents[2]
 BUDGET = 60_000  # a tenth of the features and adjacency of the tiny graph

@@ -77,6 +77,8 @@ def test_mlflow_has_the_run_with_everything_to_compare(first: Summary, demo_gard
     for metric in ("train/loss", "valid/accuracy", "cache/feature_hit_rate", "io/host_feature_bytes", "time/train_s"):
         assert [point.step for point in client.get_metric_history(run.info.run_id, metric)] == [0, 1], metric
     assert {f"stage/{stage}_s" for stage in STAGES} <= set(run.data.metrics)
+    assert run.data.metrics["ingest/num_nodes"] == 2000
+    assert run.data.metrics["cache/oracle_feature_hit_rate"] == first["hit_rates"]["feature"]["oracle"]
     assert run.data.metrics["test/best_accuracy"] == first["test_accuracy"]
     assert run.data.tags["prefect.flow_run_id"] == first["prefect_flow_run_id"]
     assert f"/v2/runs/flow-run/{first['prefect_flow_run_id']}" in run.data.tags["mlflow.note.content"]
@@ -92,9 +94,25 @@ def test_the_model_is_registered_and_reads_back(first: Summary, demo_garden: Gar
     champion = client.get_model_version_by_alias("demo", "champion")
     assert champion.run_id is not None
     folder = Path(client.download_artifacts(champion.run_id, "model", str(tmp_path)))
-    assert sorted(path.name for path in folder.iterdir()) == ["arch.json", "data.json", "state_dict.pt"]
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "arch.json", "data.json", "state_dict.pt"]
     model = load_model(folder)
     assert (model.spec.in_dim, model.spec.num_classes) == (64, 16)
+
+
+def test_the_model_comes_with_a_card(first: Summary, demo_garden: Garden, tmp_path: Path) -> None:
+    client = open_client(f"sqlite:///{demo_garden.state / 'mlflow' / 'mlflow.db'}")
+    card = Path(client.download_artifacts(first["mlflow_run_id"], "model_card.md", str(tmp_path))).read_text()
+    for told in (
+        f"| data digest | `{first['stages']['ingest']['digest']}` |",
+        "| num nodes | 2,000 |",
+        f"| test accuracy | {first['test_accuracy']:.4f} |",
+        "garden predict demo@champion STORE",
+        'load_model(Path("model"))',
+        "    nodes: 2000\n",
+        first["mlflow_run_id"],
+    ):
+        assert told in card, told
+    assert str(demo_garden.state) not in card
 
 
 def test_the_summary_lies_on_disk_too(first: Summary, demo_garden: Garden) -> None:

@@ -3,82 +3,22 @@
 from __future__ import annotations
 
 import json
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from flows.servers import running_servers
-from tests.flows.conftest import ROOT, TINY, Garden, bare_environment
-
-
-@dataclass
-class Up:
-    """A running `garden up`."""
-
-    process: subprocess.Popen[str]
-    state: Path
-    prefect: str
-    mlflow: str
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def up_command(state: Path, prefect_port: int, mlflow_port: int) -> list[str]:
-    ports = ["--prefect-port", str(prefect_port), "--mlflow-port", str(mlflow_port)]
-    return [sys.executable, "-m", "flows.cli", "up", "--state-dir", str(state), *ports]
-
-
-def call(url: str, body: dict[str, Any] | None = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return json.loads(response.read())
+from tests.flows.conftest import TINY, Garden, bare_environment
+from tests.flows.up import Up, ask, free_ports, garden, run_command, up_command
 
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    state = tmp_path_factory.mktemp("up")
-    prefect_port, mlflow_port = free_ports(2)
-    process = subprocess.Popen(
-        up_command(state, prefect_port, mlflow_port),
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=bare_environment(),
-    )
-    assert process.stdout is not None
-    lines: list[str] = []
-    while "logs" not in (line := process.stdout.readline()):
-        assert line, (lines, [log.read_text() for log in (state / "logs").glob("*.log")])
-        lines.append(line)
-    try:
-        yield Up(process, state, f"http://127.0.0.1:{prefect_port}", f"http://127.0.0.1:{mlflow_port}")
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def fails(command: list[str]) -> tuple[int, str]:
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=bare_environment(), check=False)
-    return done.returncode, done.stderr
+    running = Up.start(tmp_path_factory.mktemp("up"))
+    yield running
+    running.kill()
 
 
 def test_nothing_listens_beyond_loopback(up: Up) -> None:
@@ -87,63 +27,107 @@ def test_nothing_listens_beyond_loopback(up: Up) -> None:
     assert listening == {"127.0.0.1"}
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:9"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+        ({"Origin": "{own}"}, 200),
+        ({}, 200),
+    ],
+)
+def test_a_foreign_page_cannot_use_prefect(up: Up, headers: dict[str, str], status: int) -> None:
+    sent = {name: value.format(own=up.prefect) for name, value in headers.items()}
+    assert ask(f"{up.prefect}/api/flow_runs/count", {}, headers=sent)[0] == status
+    assert ask(f"{up.prefect}/v2/", headers=sent)[0] == status
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://evil.example"}, {"Host": "evil.example"}, {"Host": "evil.example:80"}]
+)
+def test_a_foreign_page_cannot_use_mlflow(up: Up, headers: dict[str, str]) -> None:
+    search = f"{up.mlflow}/api/2.0/mlflow/experiments/search"
+    assert ask(search, {"max_results": 1}, headers=headers)[0] == 403
+    assert ask(search, {"max_results": 1})[0] == 200
+
+
 def test_a_second_start_says_so(up: Up) -> None:
-    code, error = fails(up_command(up.state, *free_ports(2)))
-    assert code == 3
-    assert "run already" in error
-    assert up.prefect in error
+    for more in ((), ("--detach",)):
+        done = run_command(up_command(up.state, *free_ports(2), *more))
+        assert done.returncode == 3
+        assert "run already" in done.stderr
+        assert up.prefect in done.stderr
 
 
 def test_a_port_in_use_is_exit_code_3(up: Up, tmp_path: Path) -> None:
-    port = int(up.prefect.rpartition(":")[2])
-    code, error = fails(up_command(tmp_path, port, *free_ports(1)))
-    assert code == 3
-    assert f"port {port} cannot be used" in error
-    assert "--prefect-port" in error
+    done = run_command(up_command(tmp_path, up.ports[0], *free_ports(1)))
+    assert done.returncode == 3
+    assert f"port {up.ports[0]} cannot be used" in done.stderr
+    assert str(up.children()["prefect"].pid) in done.stderr
+    assert "--prefect-port" in done.stderr
+
+
+def test_status_says_where_they_are(up: Up, tmp_path: Path) -> None:
+    done = run_command(garden("status", "--state-dir", str(up.state), "--json"))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["answers"] == {"prefect": True, "mlflow": True, "flows": True}
+    assert (told["prefect"], told["mlflow"], told["pid"]) == (up.prefect, up.mlflow, up.process.pid)
+    nothing = run_command(garden("status", "--state-dir", str(tmp_path)))
+    assert (nothing.returncode, nothing.stdout) == (3, f"no servers run for {tmp_path}; garden up starts them\n")
 
 
 def test_a_run_from_the_command_line_reports_to_the_servers(up: Up) -> None:
     assert running_servers(up.state) is not None
     summary = Garden(up.state, bare_environment()).summary("demo", "--until", "ingest", overrides=TINY)
     assert summary["mlflow_run_url"].startswith(up.mlflow)
-    run = call(f"{up.prefect}/api/flow_runs/{summary['prefect_flow_run_id']}")
-    assert run["state_type"] == "COMPLETED"
-    tracked = call(f"{up.mlflow}/api/2.0/mlflow/runs/get?run_id={summary['mlflow_run_id']}")["run"]
+    assert up.run(summary["prefect_flow_run_id"])["state_type"] == "COMPLETED"
+    (tracked,) = up.tracked(summary["prefect_flow_run_id"])
     assert tracked["info"]["status"] == "FINISHED"
 
 
 def test_a_deployment_runs_and_leaves_links_and_a_summary(up: Up) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        names = {d["name"]: d for d in call(f"{up.prefect}/api/deployments/filter", {})}
-        flows = call(f"{up.prefect}/api/deployments/filter", {"flows": {"name": {"any_": ["prepare_graph"]}}})
-        if flows and flows[0]["status"] == "READY":
-            break
-        assert time.monotonic() < deadline, names
-        time.sleep(0.2)
-    config = flows[0]["parameters"]["config"]
-    assert config["state_dir"] == str(up.state)
-    config["data"]["demo"] |= {"nodes": 500, "edges": 3000}
-    run = call(
-        f"{up.prefect}/api/deployments/{flows[0]['id']}/create_flow_run",
-        {"parameters": {"config": config}, "state": {"type": "SCHEDULED"}},
-    )
-    while (state := call(f"{up.prefect}/api/flow_runs/{run['id']}")["state_type"]) not in ("COMPLETED", "FAILED"):
-        assert time.monotonic() < deadline, state
-        time.sleep(0.2)
-    assert state == "COMPLETED", (up.state / "logs" / "serve.log").read_text()
-    artifacts = call(f"{up.prefect}/api/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
-    by_key = {artifact["key"]: artifact["data"] for artifact in artifacts}
-    assert "| ingest |" in by_key["summary"]
-    assert up.mlflow in by_key["mlflow-run"]
+    run_id = up.submit("prepare_graph")
+    assert up.wait(run_id)["state_type"] == "COMPLETED", (up.state / "logs" / "serve.log").read_text()
+    artifacts = up.artifacts(run_id)
+    assert "| ingest |" in artifacts["summary"]
+    assert up.mlflow in artifacts["mlflow-run"]
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"dataset": "cora", "epoch": 5}, "epoch"),
+        ({"dataset": "korra"}, "korra"),
+        ({"epochs": 0}, "less than the minimum"),
+        ({"epochs": "ten"}, "not valid"),
+        ({"fanouts": "ten"}, "does not match"),
+    ],
+)
+def test_what_a_form_does_not_know_is_refused(up: Up, config: dict[str, object], why: str) -> None:
+    path = f"{up.prefect}/api/deployments/{up.deployment('pipeline')['id']}/create_flow_run"
+    status, answer = ask(path, {"parameters": {"config": config}, "state": {"type": "SCHEDULED"}})
+    assert status == 409, answer
+    assert why in str(answer)
+
+
+def test_the_nightly_schedule_is_off(up: Up) -> None:
+    (schedule,) = up.deployment("prepare_graph", "nightly")["schedules"]
+    assert (schedule["schedule"]["cron"], schedule["active"]) == ("0 3 * * *", False)
 
 
 def test_it_stops_cleanly_and_at_once(up: Up) -> None:
     children = psutil.Process(up.process.pid).children(recursive=True)
-    up.process.send_signal(signal.SIGTERM)
+    done = run_command(garden("down", "--state-dir", str(up.state)))
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
     output, _ = up.process.communicate(timeout=60)
     assert up.process.returncode == 0
     assert output.endswith("stopped\n")
     _, alive = psutil.wait_procs(children, timeout=5)
     assert alive == []
     assert running_servers(up.state) is None
+    again = run_command(garden("down", "--state-dir", str(up.state)))
+    assert (again.returncode, again.stdout) == (0, f"no servers run for {up.state}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -19,6 +20,18 @@ def test_a_process_that_ended_is_dead() -> None:
     code = "from tasks.processes import this_process; print(this_process())"
     description = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert is_dead(description)
+
+
+def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
+    code = "from tasks.processes import this_process; print(this_process(), flush=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        description = process.stdout.readline()
+        process.stdout.read()
+        deadline = time.monotonic() + 10
+        while not is_dead(description):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
