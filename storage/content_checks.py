@@ -44,16 +44,50 @@ def check_offsets(path: Path, indptr: npt.NDArray[Any], num_edges: int) -> None:
     StorageError
         They do not, or are no int64.
     """
-    if indptr.dtype != np.int64:
-        raise damaged(path, f"offsets of {indptr.dtype}")
-    if indptr[0] != 0 or indptr[-1] != num_edges:
-        raise damaged(path, f"offsets run from {indptr[0]} to {indptr[-1]}, but there are {num_edges} edges")
-    if (node := _first_descent(indptr)) >= 0:
-        raise damaged(path, f"the list of node {node} ends at {indptr[node + 1]}, before its start {indptr[node]}")
+    check_offset_type(path, indptr.dtype)
+    check_offset_ends(path, int(indptr[0]), int(indptr[-1]), num_edges)
+    check_offset_piece(path, indptr, 0)
 
 
-def check_range(path: Path, what: str, ids: IdArray, lowest: int, end: int) -> None:
-    """Refuse numbers outside [lowest, end).
+def check_offset_type(path: Path, dtype: np.dtype[Any]) -> None:
+    """Refuse offsets that are no int64.
+
+    Raises
+    ------
+    StorageError
+        They are not.
+    """
+    if dtype != np.int64:
+        raise damaged(path, f"offsets of {dtype}")
+
+
+def check_offset_ends(path: Path, first: int, last: int, num_edges: int) -> None:
+    """Refuse offsets that do not begin at 0 and end at `num_edges`.
+
+    Raises
+    ------
+    StorageError
+        They do not.
+    """
+    if first != 0 or last != num_edges:
+        raise damaged(path, f"offsets run from {first} to {last}, but there are {num_edges} edges")
+
+
+def check_offset_piece(path: Path, offsets: npt.NDArray[np.int64], node: int) -> None:
+    """Refuse offsets of the lists of `node` and following that do not ascend.
+
+    Raises
+    ------
+    StorageError
+        Names the first list that ends before it starts.
+    """
+    if (place := _first_descent(offsets)) >= 0:
+        start, end = offsets[place], offsets[place + 1]
+        raise damaged(path, f"the list of node {node + place} ends at {end}, before its start {start}")
+
+
+def check_range(path: Path, what: str, ids: IdArray, lowest: int, end: int, *, first: int = 0) -> None:
+    """Refuse numbers outside [lowest, end); `ids` begin at position `first`.
 
     Raises
     ------
@@ -61,7 +95,7 @@ def check_range(path: Path, what: str, ids: IdArray, lowest: int, end: int) -> N
         Names the first one.
     """
     if (place := _first_outside(ids, lowest, end)) >= 0:
-        raise damaged(path, f"{what} hold {ids[place]} at position {place}, outside [{lowest}, {end})")
+        raise damaged(path, f"{what} hold {ids[place]} at position {first + place}, outside [{lowest}, {end})")
 
 
 def damaged(path: Path, problem: str) -> StorageError:

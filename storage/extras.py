@@ -29,7 +29,7 @@ class Extras:
     """Name of each relation."""
     links: Mapping[str, Links] = field(default_factory=dict)
     """Edges held out for link prediction, by split."""
-    graph_ids: npt.NDArray[np.int32] | None = None
+    graph_ids: npt.NDArray[np.int32] | ArrayStream | None = None
     """(N,) graph of each node."""
     graph_labels: npt.NDArray[np.float32] | None = None
     """(G, tasks) labels of the graphs, NaN where there is none."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Literal
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
-from storage.csc import count_occurrences
+from storage.csc import count_occurrences, empty_ids, id_dtype
 from storage.errors import InputError
 from storage.formats.base import IdArray
 
@@ -15,7 +17,14 @@ _SORT_BYTES = 32  # a node: its count, negated, its rank, scratch
 _LOCALITY_NODE_BYTES = 48  # offsets and ranks of the graph, of its reverse and of both
 _LOCALITY_EDGE_BYTES = 21  # id and value of an edge, of its reverse, and of both
 
+_COMMON_COUNTS = 1 << 16
+"""Counts below it have a place of their own; nodes with more are few, and sorted."""
+
+_jit = numba.njit(nogil=True, cache=True)
+
 OrderKind = Literal["degree", "hotness", "locality", "none"]
+Counts = Callable[[], Iterable[npt.NDArray[np.int64]]]
+"""Reads one count a node anew, some nodes at a time."""
 
 
 def node_order(
@@ -68,6 +77,43 @@ def node_order(
     raise ValueError(f"unknown node order {kind!r}: use degree, hotness, locality or none")
 
 
+def falling_ranks(counts: Counts, num_nodes: int) -> IdArray:
+    """Rank nodes by falling count, ties to the lower id, without sorting them: each count has its range of ranks.
+
+    Parameters
+    ----------
+    counts : callable
+        Read twice; counts are not negative.
+    num_nodes : int
+
+    Returns
+    -------
+    (N,) int32 where N < 2**31, else int64
+        `old_to_new`: the inverse of what `node_order` gives for these counts.
+    """
+    with_count = np.zeros(_COMMON_COUNTS, np.int64)
+    uncommon: list[tuple[int, int]] = []
+    node = 0
+    for chunk in counts():
+        _tally(with_count, chunk)
+        places = np.flatnonzero(chunk >= _COMMON_COUNTS)
+        uncommon += zip((-chunk[places]).tolist(), (node + places).tolist(), strict=True)
+        node += len(chunk)
+    next_rank = len(uncommon) + np.cumsum(with_count[::-1])[::-1] - with_count
+    old_to_new, node = empty_ids(num_nodes, num_nodes), 0
+    for chunk in counts():
+        _assign_ranks(next_rank, chunk, old_to_new[node : node + len(chunk)])
+        node += len(chunk)
+    for rank, (_, place) in enumerate(sorted(uncommon)):
+        old_to_new[place] = rank
+    return old_to_new
+
+
+def unchanged_ranks(num_nodes: int) -> IdArray:
+    """`old_to_new` that leaves all as it is."""
+    return np.arange(num_nodes, dtype=id_dtype(num_nodes))
+
+
 def order_bytes(kind: OrderKind, num_nodes: int, num_edges: int) -> int:
     """Return the most bytes that `node_order` takes beside its arguments."""
     if kind == "locality":
@@ -80,6 +126,21 @@ def invert_order(new_to_old: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     old_to_new = np.empty_like(new_to_old)
     old_to_new[new_to_old] = np.arange(len(new_to_old))
     return old_to_new
+
+
+@_jit
+def _tally(with_count: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+    for count in counts:
+        if count < len(with_count):
+            with_count[count] += 1
+
+
+@_jit
+def _assign_ranks(next_rank: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], ranks: IdArray) -> None:
+    for i in range(len(counts)):
+        if counts[i] < len(next_rank):
+            ranks[i] = next_rank[counts[i]]
+            next_rank[counts[i]] += 1
 
 
 def _descending(count_N: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:

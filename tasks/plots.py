@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from storage.degrees import DegreeCounts
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -30,26 +32,27 @@ _STYLE: Any = {
 }
 
 
-def plot_degrees(in_degree_N: npt.NDArray[Any], out_degree_N: npt.NDArray[Any], path: Path) -> None:
+def plot_degrees(in_degrees: DegreeCounts, out_degrees: DegreeCounts, path: Path) -> None:
     """Draw how many nodes have at least a given degree, both axes logarithmic.
 
     Parameters
     ----------
-    in_degree_N : (N,) integer
-        Length of each node's adjacency list.
-    out_degree_N : (N,) integer
-        How many adjacency lists name each node.
+    in_degrees
+        Lengths of the nodes' adjacency lists.
+    out_degrees
+        How many adjacency lists name a node.
     path
         PNG file to write.
     """
     with _figure(path, "Degree distribution") as (ax, *_):
-        for degree_N, label, colour in (
-            (in_degree_N, "in-degree (neighbors a node aggregates from)", _BLUE),
-            (out_degree_N, "out-degree (lists that name the node)", _ORANGE),
+        for counts, label, colour in (
+            (in_degrees, "in-degree (neighbors a node aggregates from)", _BLUE),
+            (out_degrees, "out-degree (lists that name the node)", _ORANGE),
         ):
-            degree, count = np.unique(degree_N[degree_N > 0], return_counts=True)
-            if len(degree):
-                share = np.cumsum(count[::-1])[::-1] / len(degree_N)
+            degree, nodes = counts.degree_D, counts.nodes_D
+            if counts.largest:
+                share = np.cumsum(nodes[::-1])[::-1] / nodes.sum()
+                degree, share = degree[degree > 0], share[degree > 0]
                 ax.loglog(degree, share, ".-", ms=4, lw=1, color=colour, label=label)
                 ax.legend(loc="upper right")
         ax.set(xlabel="degree", ylabel="share of nodes with at least this degree", ylim=(None, 6))

@@ -5,31 +5,43 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from conf.schema import PipelineConfig
-from storage.blocks.layout import estimate_layout_memory_bytes, estimate_store_bytes, lay_out
+from storage.blocks.layout import (
+    LEAST_WORK_BYTES,
+    estimate_store_bytes,
+    lay_out,
+    layout_held_bytes,
+    layout_work_bytes,
+)
+from storage.csc import id_dtype
+from storage.degrees import count_in_degrees, count_out_degrees
 from storage.errors import MachineError
-from storage.graph_store import GraphStore
+from storage.formats.base import IdArray
+from storage.graph_store import OUT_DEGREE, GraphStore, row_chunks
 from storage.locks import lock_file, locked
 from storage.manifest import Manifest
-from storage.order import node_order, order_bytes
+from storage.order import falling_ranks, invert_order, node_order, order_bytes, unchanged_ranks
 from tasks.bounds import profile_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, format_bytes
 from tasks.plots import plot_degrees
 from tasks.profile import sample_profile
+from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
 from tasks.specs import INGEST, REORDER, reorder_spec
 
 _logger = logging.getLogger(__name__)
 _PICTURE = "degrees.png"
+_MOST_WORK_BYTES = 2 << 30
+"""Pieces of the new store beyond it save little: few passes are left."""
 
 
 @task(name=REORDER, cache_policy=NO_CACHE)
@@ -39,11 +51,11 @@ def reorder_graph(run: RunContext) -> Manifest:
 
     def build(directory: Path) -> Mapping[str, Any]:
         with _ingested_store(ingested) as store:
-            return _lay_out(run.config, store, directory)
+            return _lay_out(run, store, directory)
 
     def estimate() -> Estimate:
         with _ingested_store(ingested) as store:
-            return _estimate(run.config, store)
+            return _estimate(run.config, store, run.artifacts.budgets.memory_bytes())
 
     manifest = run.open_or_build(reorder_spec(run.config, ingested.digest), build, estimate)
     if not run.config.layout.keep_ingest and (freed := run.artifacts.collect(ingested)):
@@ -62,39 +74,61 @@ def _ingested_store(ingested: Manifest) -> Iterator[GraphStore]:
             yield store
 
 
-def _lay_out(config: PipelineConfig, store: GraphStore, directory: Path) -> Mapping[str, Any]:
-    layout = config.layout
-    new_to_old, in_degree, out_degree = _order(config, store)
-    lay_out(store, new_to_old, directory / STORE_FILE, order=layout.order, block_bytes=int(layout.block_bytes))
-    plot_degrees(in_degree, out_degree, directory / _PICTURE)
+def _lay_out(run: RunContext, store: GraphStore, directory: Path) -> Mapping[str, Any]:
+    layout = run.config.layout
+    old_to_new = _ranks(run.config, store)
+    lay_out(
+        store,
+        directory / STORE_FILE,
+        old_to_new=old_to_new,
+        order=layout.order,
+        block_bytes=int(layout.block_bytes),
+        work_bytes=_work_bytes(store, run.artifacts.budgets.memory_bytes()),
+        progress=_progress,
+    )
+    in_degrees, out_degrees = count_in_degrees(store), count_out_degrees(store)
+    plot_degrees(in_degrees, out_degrees, directory / _PICTURE)
     return {
         "num_nodes": store.info.num_nodes,
         "num_edges": store.info.num_edges,
         "feature_row_bytes": store.info.feature_row_bytes,
-        "max_in_degree": int(in_degree.max(initial=0)),
-        "max_out_degree": int(out_degree.max(initial=0)),
-        "nodes_moved": int(np.count_nonzero(new_to_old != np.arange(len(new_to_old)))),
+        "max_in_degree": in_degrees.largest,
+        "max_out_degree": out_degrees.largest,
+        "nodes_moved": int(np.count_nonzero(old_to_new != unchanged_ranks(len(old_to_new)))),
     }
 
 
-def _order(
-    config: PipelineConfig, store: GraphStore
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the node order and both degrees of each node."""
-    (indptr, indices), out_degree = store.read_adjacency(), store.read_out_degree()
-    hotness = None
-    if config.layout.order == "hotness":
-        hotness = sample_profile(store, config, heldout_epochs=0).feature_counts(config.profile.counting)
-    order = node_order(config.layout.order, indptr, indices, hotness_N=hotness, out_degree_N=out_degree)
-    return order, np.diff(indptr), out_degree
+def _progress(description: str, unit: str) -> AbstractContextManager[Advance]:
+    return progress(f"{REORDER}, {description}", unit)
 
 
-def _estimate(config: PipelineConfig, store: GraphStore) -> Estimate:
-    """Add up the adjacency, which orders are found from, and what rewriting the store takes."""
+def _ranks(config: PipelineConfig, store: GraphStore) -> IdArray:
+    """Return the new id of each node; only `locality` and `hotness` hold adjacency lists."""
+    order, num_nodes = config.layout.order, store.info.num_nodes
+    if order == "none":
+        return unchanged_ranks(num_nodes)
+    if order == "locality":
+        old_to_new: IdArray = invert_order(node_order(order, *store.read_adjacency())).astype(id_dtype(num_nodes))
+        return old_to_new
+    if order == "degree":
+        return falling_ranks(lambda: row_chunks(store, OUT_DEGREE), num_nodes)
+    hotness = sample_profile(store, config, heldout_epochs=0).feature_counts(config.profile.counting)
+    return falling_ranks(lambda: [hotness], num_nodes)
+
+
+def _work_bytes(store: GraphStore, memory_bytes: int) -> int:
+    """Memory for pieces of the new store: what is left of a budget, where more would save a pass."""
+    left = max(LEAST_WORK_BYTES, memory_bytes - layout_held_bytes(store))
+    return min(layout_work_bytes(store), left, _MOST_WORK_BYTES)
+
+
+def _estimate(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> Estimate:
+    """Add up what rewriting the store takes, or finding its order if that is more."""
     info, layout = store.info, config.layout
-    memory = topology_bytes(store) + estimate_layout_memory_bytes(store)
-    memory += order_bytes(layout.order, info.num_nodes, info.num_edges)
+    memory = layout_held_bytes(store) + _work_bytes(store, memory_bytes)
+    if layout.order == "locality":
+        memory = max(memory, topology_bytes(store) + order_bytes(layout.order, info.num_nodes, info.num_edges))
     if layout.order == "hotness":
-        memory += profile_bytes(store.info, config.sampling)
+        memory = max(memory, topology_bytes(store) + profile_bytes(store.info, config.sampling))
     disk = estimate_store_bytes(store, int(layout.block_bytes)) + SMALL_FILES_BYTES
     return Estimate(memory_bytes=memory, disk_bytes=disk)

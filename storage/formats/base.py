@@ -82,9 +82,11 @@ class Links:
         parts = {"edges": self.edges, "negatives": self.negatives, "candidates": self.candidates}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def renumbered(self, new_ids: npt.NDArray[np.int64]) -> Links:
+    def renumbered(self, new_ids: IdArray) -> Links:
         """Replace each id by its entry in `new_ids`."""
-        parts: dict[str, Any] = {name: new_ids[part] for name, part in self.nodes().items()}
+        parts: dict[str, Any] = {
+            name: new_ids[part].astype(np.int64, copy=False) for name, part in self.nodes().items()
+        }
         return replace(self, **parts)
 
 

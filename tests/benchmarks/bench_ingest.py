@@ -114,9 +114,9 @@ def measure(path: Path) -> dict[str, Any]:
     from storage.blocks.layout import lay_out
     from storage.formats.edge_list import open_edge_list
     from storage.formats.parquet import open_parquet
-    from storage.graph_store import INDICES, INDPTR, GraphStore
+    from storage.graph_store import INDICES, INDPTR, OUT_DEGREE, GraphStore, row_chunks
     from storage.ingest import IngestOptions, ingest
-    from storage.order import node_order
+    from storage.order import falling_ranks
 
     stores = [path.with_suffix(".ingested.h5"), path.with_suffix(".laid-out.h5")]
     before, start, start_cpu = reset_peak(), time.perf_counter(), time.process_time()
@@ -127,8 +127,8 @@ def measure(path: Path) -> dict[str, Any]:
     before, start = reset_peak(), time.perf_counter()
     with GraphStore.open(stores[0]) as store:
         topology_bytes = store.nbytes(INDPTR) + store.nbytes(INDICES)
-        order = node_order("degree", store.read_indptr(), store.read_indices(), out_degree_N=store.read_out_degree())
-        lay_out(store, order, stores[1], order="degree", block_bytes=1 << 20)
+        ranks = falling_ranks(lambda: row_chunks(store, OUT_DEGREE), store.info.num_nodes)
+        lay_out(store, stores[1], old_to_new=ranks, order="degree", block_bytes=1 << 20)
     layout_s, layout_peak = time.perf_counter() - start, memory_bytes("VmHWM") - before
     for file in stores:
         file.unlink()

@@ -53,7 +53,7 @@ def test_adjacency_that_leads_outside_is_refused(
         with pytest.raises(StorageError, match=f"g.h5 is damaged or crafted: {problem}.*; delete it and run again"):
             store.read_adjacency()
         with pytest.raises(StorageError, match="damaged or crafted"):
-            lay_out(store, np.arange(NUM_NODES), tmp_path / "new.h5", order="none", block_bytes=BLOCK_BYTES)
+            lay_out(store, tmp_path / "new.h5", old_to_new=np.arange(NUM_NODES), order="none", block_bytes=BLOCK_BYTES)
     assert not (tmp_path / "new.h5").exists()
 
 

@@ -12,6 +12,7 @@ from storage.blocks.layout import estimate_store_bytes, lay_out
 from storage.extras import Extras
 from storage.formats.base import Links
 from storage.graph_store import GraphStore
+from storage.order import invert_order
 from storage.store_format import RELATION
 from tests.storage.stores import write_small_store
 
@@ -52,7 +53,14 @@ def test_extras_follow_the_node_order(tmp_path: Path, work_bytes: int) -> None:
     write_small_store(tmp_path / "old.h5", num_nodes=NUM_NODES, num_edges=NUM_EDGES, extras=extras)
     order = np.random.default_rng(0).permutation(NUM_NODES)
     with GraphStore.open(tmp_path / "old.h5") as old:
-        lay_out(old, order, tmp_path / "new.h5", order="hotness", block_bytes=4096, work_bytes=work_bytes)
+        lay_out(
+            old,
+            tmp_path / "new.h5",
+            old_to_new=invert_order(order),
+            order="hotness",
+            block_bytes=4096,
+            work_bytes=work_bytes,
+        )
         with GraphStore.open(tmp_path / "new.h5") as new:
             assert typed_edges(new, order) == typed_edges(old, np.arange(NUM_NODES))
             assert new.info.relation_names == tuple("abcde")

@@ -14,6 +14,7 @@ from storage.errors import InputError
 from storage.formats.labels import to_labels
 from storage.graph_store import LABELS, GraphStore
 from storage.ingest import IngestOptions, ingest
+from storage.order import invert_order
 from tests.storage.stores import small_source
 
 ROWS = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0], [np.nan, -1, np.nan], [0, np.nan, 1]])
@@ -42,7 +43,7 @@ def test_nodes_without_any_known_label_are_in_no_split(tmp_path: Path) -> None:
 def test_layout_moves_rows_with_their_nodes(tmp_path: Path) -> None:
     order = np.array([5, 0, 3, 1, 4, 2])
     with stored(tmp_path / "graph.h5", ROWS) as store:
-        lay_out(store, order, tmp_path / "new.h5", order="none", block_bytes=4096)
+        lay_out(store, tmp_path / "new.h5", old_to_new=invert_order(order), order="none", block_bytes=4096)
         assert estimate_store_bytes(store, 4096) > (tmp_path / "new.h5").stat().st_size
     with GraphStore.open(tmp_path / "new.h5") as new:
         assert new.read_multi_labels().tolist() == np.array(STORED)[order].tolist()

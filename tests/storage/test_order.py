@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.mfg import IdArray
+from storage import order as order_module
 from storage.errors import InputError
-from storage.order import OrderKind, invert_order, node_order, order_bytes
+from storage.order import OrderKind, falling_ranks, invert_order, node_order, order_bytes
 from tests.graphs import csc_from_edges, graphs, power_law_graph
 
 
@@ -40,6 +41,21 @@ def test_degree_ranks_by_occurrence_then_id(graph: tuple[npt.NDArray[np.int64], 
 def test_hotness_ranks_by_count_then_id() -> None:
     indptr, indices = csc_from_edges(4, [], [])
     assert node_order("hotness", indptr, indices, hotness_N=np.array([1, 5, 5, 9])).tolist() == [3, 1, 2, 0]
+
+
+@settings(deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 12) | st.integers(0, 2**40), max_size=60),
+    chunk=st.integers(1, 20),
+    common=st.integers(1, 14),
+)
+def test_ranks_are_those_of_a_sort(counts: list[int], chunk: int, common: int) -> None:
+    count_N = np.array(counts, np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_module, "_COMMON_COUNTS", common)
+        ranks = falling_ranks(lambda: (count_N[i : i + chunk] for i in range(0, len(count_N), chunk)), len(count_N))
+    assert ranks.dtype == np.int32
+    assert np.argsort(ranks).tolist() == sorted(range(len(counts)), key=lambda v: (-counts[v], v))
 
 
 def test_none_keeps_the_order() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from storage.degrees import count_degrees
 from tasks.plots import plot_degrees, plot_hit_rates, plot_time, plot_training
 
 FRACTION = np.linspace(0, 1, 11)
@@ -20,8 +22,9 @@ def is_picture(path: Path) -> bool:
 
 @pytest.mark.parametrize("degree_N", [[0, 1, 2, 2, 9], [0, 0], [], [5]])
 def test_degrees(tmp_path: Path, degree_N: list[int]) -> None:
-    degrees = np.array(degree_N, np.int64)
-    plot_degrees(degrees, degrees[::-1], tmp_path / "degrees.png")
+    counts = count_degrees([np.array(degree_N[:2], np.int64), np.array(degree_N[2:], np.int64)])
+    assert dict(zip(counts.degree_D.tolist(), counts.nodes_D.tolist(), strict=True)) == Counter(degree_N)
+    plot_degrees(counts, counts, tmp_path / "degrees.png")
     assert is_picture(tmp_path / "degrees.png")
 
 

@@ -18,6 +18,7 @@ from storage.blocks.layout import lay_out
 from storage.errors import BudgetError, InputError, MachineError
 from storage.formats.results import write_npy
 from storage.graph_store import GraphStore, write_store
+from storage.order import invert_order
 from tasks.budgets import Budgets
 from tasks.model_data import ModelData
 from tasks.model_reference import NamedModel
@@ -46,7 +47,7 @@ def store_path(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     order = np.random.default_rng(3).permutation(data.topology.num_nodes)
     with GraphStore.open(folder / "ingested.h5") as store:
-        lay_out(store, order, folder / "graph.h5", order="locality", block_bytes=1 << 20)
+        lay_out(store, folder / "graph.h5", old_to_new=invert_order(order), order="locality", block_bytes=1 << 20)
     return folder / "graph.h5"
 
 
