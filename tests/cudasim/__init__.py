@@ -1,0 +1,1 @@
+"""Runs the CUDA sources unchanged on the CPU: one fiber a CUDA thread, warps of 32, real barriers and collectives."""

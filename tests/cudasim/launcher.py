@@ -1,0 +1,106 @@
+"""The host shim as a `Launcher`: the face that CuPy's modules have, over kernels built by g++."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from kernels.cuda.source import Kernel, parameters
+from tests.cudasim.build import build, load
+from tests.cudasim.instances import INSTANCES
+
+_SLOT_BYTES = 16
+_lock = threading.Lock()
+
+
+class SimError(RuntimeError):
+    """A kernel did what no kernel may: a deadlock, a divergent collective, a launch that no device takes."""
+
+
+class Schedule(IntEnum):
+    """Which thread goes next."""
+
+    ASCENDING = 0
+    DESCENDING = 1
+    RANDOM = 2
+
+
+class SimLauncher:
+    """Runs kernels on the CPU in a schedule of choice; arrays are NumPy's."""
+
+    xp = np
+
+    def __init__(
+        self,
+        schedule: Schedule = Schedule.ASCENDING,
+        *,
+        seed: int = 1,
+        traced: bool = False,
+        texts: dict[str, str] | None = None,
+    ) -> None:
+        """`texts` stand in for the sources of their names: toys, and sources with planted mistakes."""
+        self.schedule, self.seed, self.traced = schedule, seed, traced
+        self._texts = texts or {}
+        self._libraries: dict[tuple[str, tuple[str, ...]], ctypes.CDLL] = {}
+
+    def run(self, kernel: Kernel, grid: int, cta: int, arguments: Sequence[Any], shared_bytes: int) -> None:
+        """Run one kernel; raises SimError where a device would hang, fail or misbehave."""
+        expressions = INSTANCES.get(kernel.source, ())
+        if kernel.expression not in expressions:
+            expressions = (kernel.expression,)
+        library = self._library(kernel.source, expressions)
+        entry = expressions.index(kernel.expression)
+        if kernel.source not in self._texts:
+            _check_sizes(library, entry, kernel)
+        slots = (ctypes.c_uint64 * (2 * len(arguments) + 1))()
+        pointers = (ctypes.c_void_p * (len(arguments) + 1))()
+        for i, argument in enumerate(arguments):
+            raw = argument.ctypes.data.to_bytes(8, "little") if isinstance(argument, np.ndarray) else argument.tobytes()
+            pointers[i] = ctypes.addressof(slots) + _SLOT_BYTES * i
+            ctypes.memmove(pointers[i], raw, len(raw))
+        self._launch(library, entry, pointers, grid, cta, shared_bytes, slots)
+
+    def address(self, array: Any) -> int:
+        """Where the array lies."""
+        return int(array.ctypes.data)
+
+    def to_host(self, array: Any) -> Any:
+        """A copy."""
+        return array.copy()
+
+    def to_device(self, array: Any) -> Any:
+        """A copy, as contiguous as a device's."""
+        return np.array(array, order="C")
+
+    def _launch(
+        self, library: ctypes.CDLL, entry: int, pointers: Any, grid: int, cta: int, shared_bytes: int, slots: Any
+    ) -> None:
+        shape = ctypes.c_uint * 3
+        with _lock:  # a launch has the engine's globals to itself
+            if self.traced:
+                library.sim_trace_arguments(ctypes.byref(slots), ctypes.c_size_t(ctypes.sizeof(slots)))
+            library.sim_schedule(int(self.schedule), ctypes.c_uint64(self.seed))
+            call = ctypes.cast(getattr(library, f"sim_call_{entry}"), ctypes.c_void_p)
+            sizes = shape(grid, 1, 1), shape(cta, 1, 1)
+            failed = library.sim_launch(call, pointers, *sizes, ctypes.c_size_t(shared_bytes))
+            if failed:
+                raise SimError(library.sim_error().decode())
+
+    def _library(self, source: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
+        if (source, expressions) not in self._libraries:
+            path = build(source, expressions, traced=self.traced, text=self._texts.get(source))
+            self._libraries[source, expressions] = load(path)
+        return self._libraries[source, expressions]
+
+
+def _check_sizes(library: ctypes.CDLL, entry: int, kernel: Kernel) -> None:
+    """Compare what Python reads in the declaration with what the compiler made of it."""
+    size_of = getattr(library, f"sim_size_{entry}")
+    expected = [8 if p.is_array or p.dtype is None else p.dtype.itemsize for p in parameters(kernel)]
+    found = [size_of(i) for i in range(len(expected) + 1)]
+    assert found == [*expected, -1], f"{kernel.expression}: {found} is not {expected}"
