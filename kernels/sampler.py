@@ -123,11 +123,11 @@ class NeighborSampler:
         self, ops: SamplingOps, batches: Sequence[IdArray], epoch: int, first_batch: int, batch_step: int
     ) -> SuperBatch:
         indices = range(first_batch, first_batch + len(batches) * batch_step, batch_step)
-        nodes, batch_ptr = self._concatenate(batches)
+        nodes, batch_ptr = self.concatenate(batches)
         uniq, seed_ptr, inverse = ops.unique_per_batch(nodes, batch_ptr)
         uniq_ptr, hops, reads = seed_ptr, [], TierReads()
         for hop, fanout in enumerate(reversed(self.fanouts)):
-            keys = self._stream_keys(epoch, indices, hop)
+            keys = self.stream_keys(epoch, indices, hop)
             row_ptr, neighbors, ids, hop_reads = ops.sample_neighbors(
                 self.topology, uniq, uniq_ptr, fanout, stream_keys=keys, replace=self.replace, edge_ids=self.edge_ids
             )
@@ -153,11 +153,18 @@ class NeighborSampler:
         ops: CpuOps = self._scratch.ops
         return ops
 
-    def _stream_keys(self, epoch: int, indices: range, hop: int) -> npt.NDArray[np.uint64]:
+    def stream_keys(self, epoch: int, indices: range, hop: int) -> npt.NDArray[np.uint64]:
+        """(K,) keys of the draws of each batch at one hop."""
         return np.array([stream_key(self.purpose, self.seed, epoch, index, hop) for index in indices], np.uint64)
 
-    def _concatenate(self, batches: Sequence[IdArray]) -> tuple[IdArray, I64Array]:
-        """All seeds in the dtype of the topology's ids, and where each batch begins."""
+    def concatenate(self, batches: Sequence[IdArray]) -> tuple[IdArray, I64Array]:
+        """All seeds in the dtype of the topology's ids, and where each batch begins.
+
+        Raises
+        ------
+        ValueError
+            If seeds are not integers or lie outside the graph.
+        """
         num_nodes, dtype = self.topology.num_nodes, self.topology.indices.dtype
         for i, batch in enumerate(batches):
             if batch.ndim != 1 or batch.dtype.kind not in "iu":

@@ -14,6 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from kernels.cpu.aggregate import sum_rows, transpose
 from kernels.cpu.row_ranges import run_ranges, split_by_edges, worthwhile_parts
+from kernels.cuda.aggregate import DeviceAggregate, device_factors
+from kernels.cuda.current import launcher_for
 from kernels.mfg import Mfg
 from kernels.tiered_rows import TIER_DTYPES, TieredRows
 
@@ -40,7 +42,8 @@ def aggregate(
     Parameters
     ----------
     mfg : Mfg
-    h_SF : (num_src, F) float32 or float64 tensor on the CPU
+    h_SF : (num_src, F) float32 or float64 tensor
+        On the CPU, or on the GPU where the hop lies.
     weight_S : (num_src,) tensor, optional
         Weight of each source; ones by default.
     scale_D : (num_dst,) tensor, optional
@@ -63,6 +66,12 @@ def aggregate(
     """
     if h_SF.ndim != 2 or h_SF.shape[0] != mfg.num_src:
         raise ValueError(f"h_SF must be a matrix of {mfg.num_src} rows, one a source (got shape {tuple(h_SF.shape)})")
+    launcher = launcher_for(h_SF)
+    if launcher is not None:
+        _check_asked(mfg, weight_S, scale_D, reduce, own_D, beside)
+        on_device = device_factors(launcher, mfg, h_SF.dtype, weight_S, scale_D, reduce, own_D, beside)
+        summed: Tensor = DeviceAggregate.apply(h_SF, launcher, mfg, on_device, beside)  # type: ignore[no-untyped-call]
+        return summed
     if h_SF.dtype not in (torch.float32, torch.float64) or h_SF.device.type != "cpu":
         raise ValueError(f"h_SF must be float32 or float64 on the CPU (got {h_SF.dtype} on {h_SF.device})")
     factors = _factors(mfg, h_SF.dtype, weight_S, scale_D, reduce, own_D, beside)
@@ -149,23 +158,29 @@ def _factors(
     beside: bool,
 ) -> _Factors:
     """Check the hop and the factors, and fold the mean into the scales."""
-    if reduce not in ("sum", "mean"):
-        raise ValueError(f"reduce must be 'sum' or 'mean' (got {reduce!r})")
     # Read as unsigned, a negative position is too large as well.
     if mfg.num_edges and int(mfg.indices.view(np.uint32).max()) >= mfg.num_src:
         raise ValueError(f"the hop names a source outside [0, {mfg.num_src})")
-    lengths = (("weight_S", weight_S, mfg.num_src), ("scale_D", scale_D, mfg.num_dst), ("own_D", own_D, mfg.num_dst))
-    for name, values, length in lengths:
-        if values is not None and values.shape != (length,):
-            raise ValueError(f"{name} must have shape ({length},) (got {tuple(values.shape)})")
-    if beside and own_D is not None:
-        raise ValueError("own_D goes with an own row that is added, not with one that stands beside")
+    _check_asked(mfg, weight_S, scale_D, reduce, own_D, beside)
     if reduce == "mean":
         mean_D = torch.from_numpy(1.0 / np.maximum(np.diff(mfg.indptr), 1)).to(dtype)
         scale_D = mean_D if scale_D is None else mean_D * scale_D
     if beside:
         own_D = torch.ones(mfg.num_dst)
     return _Factors(*(_plain(values, dtype) for values in (weight_S, scale_D, own_D)))
+
+
+def _check_asked(
+    mfg: Mfg, weight_S: Tensor | None, scale_D: Tensor | None, reduce: str, own_D: Tensor | None, beside: bool
+) -> None:
+    if reduce not in ("sum", "mean"):
+        raise ValueError(f"reduce must be 'sum' or 'mean' (got {reduce!r})")
+    lengths = (("weight_S", weight_S, mfg.num_src), ("scale_D", scale_D, mfg.num_dst), ("own_D", own_D, mfg.num_dst))
+    for name, values, length in lengths:
+        if values is not None and values.shape != (length,):
+            raise ValueError(f"{name} must have shape ({length},) (got {tuple(values.shape)})")
+    if beside and own_D is not None:
+        raise ValueError("own_D goes with an own row that is added, not with one that stands beside")
 
 
 def _plain(values: Tensor | None, dtype: torch.dtype) -> npt.NDArray[Any]:

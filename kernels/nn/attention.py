@@ -15,6 +15,8 @@ from torch.autograd.function import once_differentiable
 from kernels.cpu.aggregate import transpose
 from kernels.cpu.attention import attend_rows, score_gradients, source_gradients
 from kernels.cpu.row_ranges import run_ranges, split_by_edges, worthwhile_parts
+from kernels.cuda.attention import DeviceAttend
+from kernels.cuda.current import launcher_for
 from kernels.mfg import Mfg
 from kernels.nn.dropout import threshold_of
 
@@ -54,7 +56,7 @@ def attend(mfg: Mfg, z_SP: Tensor, attention: Attention) -> Tensor:
     Parameters
     ----------
     mfg : Mfg
-    z_SP : (num_src, heads * (dim + 2)) float32 tensor on the CPU
+    z_SP : (num_src, heads * (dim + 2)) float32 tensor, where the hop lies
         Values of each head, one source term a head, one destination term a head.
     attention : Attention
 
@@ -70,6 +72,13 @@ def attend(mfg: Mfg, z_SP: Tensor, attention: Attention) -> Tensor:
     if z_SP.shape != (mfg.num_src, attention.width):
         wanted = f"{mfg.num_src} rows, one a source, of {attention.width}"
         raise ValueError(f"z_SP must have {wanted} (got shape {tuple(z_SP.shape)})")
+    launcher = launcher_for(z_SP)
+    if launcher is not None and z_SP.dtype == torch.float32:
+        sizes, (key, threshold) = (attention.heads, attention.dim, attention.negative_slope), _dropped(attention)
+        attended: Tensor = DeviceAttend.apply(  # type: ignore[no-untyped-call]
+            z_SP, launcher, mfg, sizes, (int(key), threshold)
+        )
+        return attended
     if z_SP.dtype != torch.float32 or z_SP.device.type != "cpu":
         raise ValueError(f"z_SP must be float32 on the CPU (got {z_SP.dtype} on {z_SP.device})")
     # Read as unsigned, a negative position is too large as well.

@@ -12,6 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from kernels.cpu.dropout import LANE_RANGE, LANES, drop_elements
 from kernels.cpu.row_ranges import run_ranges, split_evenly, worthwhile_parts
+from kernels.cuda.attention import DeviceDropout
+from kernels.cuda.current import launcher_for
 
 
 def dropout(h: Tensor, probability: float, key: np.uint64) -> Tensor:
@@ -22,7 +24,7 @@ def dropout(h: Tensor, probability: float, key: np.uint64) -> Tensor:
 
     Parameters
     ----------
-    h : float32 tensor, any shape, on the CPU
+    h : float32 tensor, any shape
     probability : float
         In [0, 1); rounded to a multiple of 2**-16.
     key : np.uint64
@@ -38,10 +40,14 @@ def dropout(h: Tensor, probability: float, key: np.uint64) -> Tensor:
         If the probability, dtype or device does not fit.
     """
     threshold = threshold_of(probability)
-    if h.dtype != torch.float32 or h.device.type != "cpu":
-        raise ValueError(f"dropout takes float32 on the CPU (got {h.dtype} on {h.device})")
+    launcher = launcher_for(h)
+    if h.dtype != torch.float32 or (launcher is None and h.device.type != "cpu"):
+        raise ValueError(f"dropout takes float32 on the CPU or a GPU (got {h.dtype} on {h.device})")
     if threshold == 0:
         return h
+    if launcher is not None:
+        dropped: Tensor = DeviceDropout.apply(h, launcher, threshold, int(key))  # type: ignore[no-untyped-call]
+        return dropped
     out: Tensor = _Dropout.apply(h, threshold, key)  # type: ignore[no-untyped-call]
     return out
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kernels.cuda.current import to_torch
 from kernels.mfg import Mfg
 from kernels.nn.layers import DegreeArray, Layer, NodeDegrees, Rows, aggregate_rows, as_float, glorot
 from kernels.nn.project import project_rows
@@ -64,7 +65,7 @@ class GcnLayer(Layer):
 
     def _combined(self, mfg: Mfg, rows: Rows, degrees_S: NodeDegrees | None, is_projected: bool) -> Tensor:
         factors = mfg_factors(mfg) if self.norm == "mfg" else graph_factors(mfg, degrees_S)
-        weight_S, scale_D, own_D = (None if f is None else torch.from_numpy(f) for f in factors)
+        weight_S, scale_D, own_D = (None if f is None else to_torch(f) for f in factors)
         mixed_DP = aggregate_rows(mfg, rows, weight_S=weight_S, scale_D=scale_D, own_D=own_D)
         return mixed_DP + self.bias if is_projected else functional.linear(mixed_DP, self.weight, self.bias)
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from kernels.cpu.aligned import aligned
 from kernels.cpu.multi_hot import list_ones
+from kernels.cuda.current import launcher_for
 from kernels.mfg import Mfg
 from kernels.nn.aggregate import aggregate
 
@@ -17,7 +18,7 @@ DENSE_SHARE = 0.05
 
 
 def linear_rows(rows_SF: Tensor, weight_OF: Tensor) -> Tensor:
-    """`rows @ weight.T`, fast for sparse uint8 rows of zeros and ones.
+    """`rows @ weight.T`, fast for sparse uint8 rows of zeros and ones on the CPU.
 
     Parameters
     ----------
@@ -29,7 +30,8 @@ def linear_rows(rows_SF: Tensor, weight_OF: Tensor) -> Tensor:
     (num_rows, out_dim) float32 tensor
         Also where autocast lets the product itself run in bfloat16.
     """
-    ones = _ones_of(rows_SF) if rows_SF.dtype == torch.uint8 else None
+    is_sparse = rows_SF.dtype == torch.uint8 and launcher_for(rows_SF) is None
+    ones = _ones_of(rows_SF) if is_sparse else None
     if ones is None:
         return functional.linear(rows_SF.to(weight_OF.dtype), weight_OF).to(weight_OF.dtype)
     return aggregate(ones, weight_OF.T.contiguous())

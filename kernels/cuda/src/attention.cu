@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(128) attend_rows(i64 num_dst, const i64* __res
   }
   __syncwarp(ALL_LANES);
   for (i64 h = 0; h < heads; ++h) {
-    float greatest = -INFINITY, total = 0;
+    float greatest = -3.402823466e38f, total = 0;
     for (i64 e = begin + lane; e < end; e += 32) greatest = fmaxf(greatest, alpha[e * heads + h]);
     greatest = warp_max(greatest);
     for (i64 e = begin + lane; e < end; e += 32) {

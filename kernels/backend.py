@@ -1,0 +1,64 @@
+"""Which backend computes: asked for once, chosen once, said once, and never changed silently."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from kernels.cuda.probe import Probe, probe
+
+Asked = Literal["auto", "cpu", "cuda"]
+Backend = Literal["cpu", "cuda"]
+
+_logger = logging.getLogger(__name__)
+
+
+class NoDeviceError(ValueError):
+    """The CUDA backend is asked for where it cannot work (exit code 2)."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A backend and why it was chosen."""
+
+    backend: Backend
+    """What computes."""
+    reason: str
+    """One sentence."""
+
+
+def resolve_backend(asked: Asked, found: Probe | None = None) -> Choice:
+    """Choose the backend, and log it.
+
+    Parameters
+    ----------
+    asked : "auto", "cpu" or "cuda"
+        Only `auto` may choose between the two.
+    found : Probe, optional
+        What this machine has; looked up by default.
+
+    Returns
+    -------
+    Choice
+
+    Raises
+    ------
+    NoDeviceError
+        If `cuda` is asked for and cannot work; the message is the doctor's sentence.
+    """
+    if asked == "cpu":
+        return _chosen(Choice("cpu", "asked for"))
+    found = found or probe()
+    if found.is_usable:
+        return _chosen(Choice("cuda", found.sentence))
+    if asked == "cuda":
+        raise NoDeviceError(f"backend: cuda cannot be used: {found.sentence}")
+    return _chosen(Choice("cpu", f"no GPU to use ({found.missing})"))
+
+
+def _chosen(choice: Choice) -> Choice:
+    _logger.info("backend: %s (%s)", choice.backend, choice.reason)
+    return choice

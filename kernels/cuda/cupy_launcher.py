@@ -1,0 +1,126 @@
+"""The launcher of a GPU: CuPy compiles the sources by NVRTC, shares PyTorch's memory pool and streams, pins host memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernels.cuda.source import Kernel, source_text
+
+# Without contraction the sums have the bits of the CPU's; all of these kernels wait for memory, not for arithmetic.
+COMPILE_OPTIONS = ("-std=c++17", "--fmad=false")
+
+
+class PinnedMemoryError(MemoryError):
+    """Host memory could not be pinned: this machine cannot do it now (exit code 3)."""
+
+    exit_code = 3
+
+
+class CupyLauncher:
+    """Compiles kernels once a device, and runs them on PyTorch's current stream.
+
+    Parameters
+    ----------
+    device : int
+        Number of the GPU.
+    """
+
+    def __init__(self, device: int = 0) -> None:
+        import cupy
+
+        self.xp: Any = cupy
+        self.device = device
+        self._functions: dict[Kernel, Any] = {}
+        self._lock = threading.Lock()
+        self._pinned: dict[int, tuple[int, Any, int]] = {}
+        with self.xp.cuda.Device(device):
+            cupy.cuda.set_allocator(_torch_allocator(cupy, device))
+
+    def run(self, kernel: Kernel, grid: int, cta: int, arguments: Sequence[Any], shared_bytes: int) -> None:
+        """Launch on the current stream; does not wait."""
+        with self.xp.cuda.Device(self.device):
+            self._function(kernel)((grid,), (cta,), tuple(arguments), shared_mem=shared_bytes)
+
+    def address(self, array: Any) -> int:
+        """Address of a device array, or of a host array that `reach` has pinned."""
+        if isinstance(array, self.xp.ndarray):
+            return int(array.data.ptr)
+        start = int(array.ctypes.data)
+        for begin, (size, _, device_begin) in self._pinned.items():
+            if begin <= start and start + array.nbytes <= begin + size:
+                return device_begin + start - begin
+        raise ValueError("a host array must be pinned before kernels read it")
+
+    def to_host(self, array: Any) -> Any:
+        """Copy to the host; waits for the current stream."""
+        return self.xp.asnumpy(array)  # synchronize!
+
+    def to_device(self, array: Any) -> Any:
+        """Copy a NumPy array to the device, in the order of the current stream."""
+        with self.xp.cuda.Device(self.device):
+            return self.xp.asarray(np.ascontiguousarray(array))
+
+    def reach(self, array: Any) -> Any:
+        """Pin a host array, so that kernels read it through UVA; once is enough, and an empty one needs nothing.
+
+        Raises
+        ------
+        PinnedMemoryError
+            If the driver refuses: memory that is not backed by RAM, or a limit of the system.
+        """
+        runtime = self.xp.cuda.runtime
+        begin, size = int(array.ctypes.data), int(array.nbytes)
+        if size == 0 or begin in self._pinned:
+            return array
+        flags = runtime.hostRegisterMapped | runtime.hostRegisterPortable
+        try:
+            runtime.hostRegister(begin, size, flags)
+        except runtime.CUDARuntimeError as error:
+            raise PinnedMemoryError(
+                f"{size / 2**30:.1f} GiB of host memory could not be pinned ({error}): free memory, or raise the limit "
+                "of locked memory (`ulimit -l`)"
+            ) from error
+        self._pinned[begin] = (size, array, int(runtime.hostGetDevicePointer(begin, 0)))
+        return array
+
+    def release(self) -> None:
+        """Unpin all host arrays, after everything that reads them has ended."""
+        torch.cuda.synchronize(self.device)  # synchronize!
+        while self._pinned:
+            begin, _ = self._pinned.popitem()
+            self.xp.cuda.runtime.hostUnregister(begin)
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Put CuPy's work of this thread on PyTorch's current stream of the device."""
+        current = torch.cuda.current_stream(self.device).cuda_stream
+        with self.xp.cuda.Device(self.device), self.xp.cuda.ExternalStream(current, self.device):
+            yield
+
+    def _function(self, kernel: Kernel) -> Any:
+        with self._lock:
+            if kernel not in self._functions:
+                module = self.xp.RawModule(
+                    code=source_text(kernel.source), options=COMPILE_OPTIONS, name_expressions=(kernel.expression,)
+                )
+                self._functions[kernel] = module.get_function(kernel.expression)
+            return self._functions[kernel]
+
+
+def _torch_allocator(cupy: Any, device: int) -> Any:
+    """CuPy's memory from PyTorch's caching allocator: one pool, one budget, on whatever stream is current."""
+
+    def allocate(size: int, device_id: int) -> int:
+        stream = torch.cuda.current_stream(device_id).cuda_stream
+        return int(torch.cuda.caching_allocator_alloc(size, device_id, stream))
+
+    def free(address: int, _device_id: int) -> None:
+        torch.cuda.caching_allocator_delete(address)
+
+    return cupy.cuda.PythonFunctionAllocator(allocate, free).malloc

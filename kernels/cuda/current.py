@@ -1,0 +1,51 @@
+"""Which launcher serves a tensor: none on the CPU, one a GPU, or the one that a test puts in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.cuda.cupy_launcher import CupyLauncher
+from kernels.cuda.launch import Launcher
+
+_in_place: Launcher | None = None
+
+
+@cache
+def cuda_launcher(device: int) -> CupyLauncher:
+    """Launcher of a GPU, made once."""
+    return CupyLauncher(device)
+
+
+def launcher_for(tensor: Tensor) -> Launcher | None:
+    """Launcher that computes on a tensor; None stands for the CPU bodies."""
+    if _in_place is not None:
+        return _in_place
+    return cuda_launcher(tensor.device.index or 0) if tensor.device.type == "cuda" else None
+
+
+@contextmanager
+def launching_through(launcher: Launcher) -> Iterator[None]:
+    """Let one launcher serve all tensors, in all threads: PyTorch's backward pass has threads of its own."""
+    global _in_place
+    before, _in_place = _in_place, launcher
+    try:
+        yield
+    finally:
+        _in_place = before
+
+
+def to_torch(array: Any) -> Tensor:
+    """Tensor over the memory of a NumPy or CuPy array."""
+    return torch.as_tensor(array) if hasattr(array, "ctypes") else torch.from_dlpack(array)
+
+
+def from_torch(launcher: Launcher, tensor: Tensor) -> Any:
+    """Array of the launcher's kind over the memory of a contiguous tensor."""
+    plain = tensor.detach()
+    return plain.numpy() if launcher.xp.__name__ == "numpy" else launcher.xp.from_dlpack(plain)

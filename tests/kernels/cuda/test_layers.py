@@ -1,0 +1,110 @@
+"""The fused aggregates on the device against the CPU bodies, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernels.cuda.aggregate import Factors, rows_at, sum_rows
+from kernels.cuda.current import launching_through
+from kernels.cuda.gather import TierTable, row_addresses
+from kernels.cuda.launch import Launcher
+from kernels.mfg import Mfg
+from kernels.nn.aggregate import aggregate, aggregate_tiers
+from kernels.nn.attention import Attention, attend
+from kernels.nn.dropout import dropout
+from kernels.tiered_rows import TieredRows
+from tests.kernels.nn.mfgs import mfgs
+
+DRAWN = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def _both(
+    launcher: Launcher, h: torch.Tensor, body: Callable[[torch.Tensor], torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Output and gradient on the CPU and on the device."""
+    found = []
+    for on_device in (False, True):
+        x = h.clone().requires_grad_()
+        if on_device:
+            with launching_through(launcher):
+                out = body(x)
+                (grad,) = torch.autograd.grad(out, x, torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out))
+        else:
+            out = body(x)
+            (grad,) = torch.autograd.grad(out, x, torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out))
+        found.append((out.detach(), grad))
+    return found
+
+
+@DRAWN
+@given(
+    mfg=mfgs(),
+    width=st.sampled_from([0, 1, 5, 20, 40]),
+    given_factors=st.tuples(st.booleans(), st.booleans()),
+    own=st.sampled_from(["none", "added", "beside"]),
+    reduce=st.sampled_from(["sum", "mean"]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_aggregate_has_the_bits_of_the_cpus(
+    launcher: Launcher, mfg: Mfg, width: int, given_factors: tuple[bool, bool], own: str, reduce: str,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    generator = torch.Generator().manual_seed(width)
+    h = torch.randn(mfg.num_src, width, generator=generator, dtype=dtype)
+    weight, scale, own_D = (torch.rand(n, generator=generator, dtype=dtype) for n in (mfg.num_src, *[mfg.num_dst] * 2))
+    (out, grad), (device_out, device_grad) = _both(
+        launcher,
+        h,
+        lambda x: aggregate(
+            mfg, x, weight_S=weight if given_factors[0] else None, scale_D=scale if given_factors[1] else None,
+            reduce=reduce, own_D=own_D if own == "added" else None, beside=own == "beside",
+        ),
+    )  # fmt: skip
+    assert device_out.dtype == out.dtype
+    assert torch.equal(device_out, out)
+    assert torch.equal(device_grad, grad)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+def test_aggregate_reads_rows_where_the_tiers_hold_them(launcher: Launcher, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    tiers = [(100 * rng.standard_normal((size, 12))).astype(dtype) for size in (5, 0, 9)]
+    tiers[0].reshape(-1)[:4] = np.array([0, 1, 2, 3], np.uint8)
+    if dtype == np.float16:
+        tiers[2].view(np.uint16)[0, :7] = [0, 0x8000, 1, 0x83FF, 0x7C00, 0x0400, 0x7BFF]  # subnormals, infinity
+    tier_n = np.array([0, 2, 2, 0, 2, 0], np.uint8)
+    slot_n = np.array([4, 0, 8, 0, 3, 1])
+    mfg = Mfg(np.array([0, 3, 3, 7]), np.array([0, 1, 5, 2, 2, 4, 3], np.int32), 6)
+    expected = aggregate_tiers(mfg, TieredRows(tiers, tier_n, slot_n))
+    on_device = [launcher.to_device(tier) for tier in tiers]
+    table = TierTable.of(launcher, on_device)
+    address_S, _ = row_addresses(launcher, table, launcher.to_device(tier_n), launcher.to_device(slot_n))
+    nothing = launcher.xp.empty(0, np.float32)
+    rows = rows_at(address_S, tiers[0].dtype, 12, on_device)
+    indptr, indices = launcher.to_device(mfg.indptr), launcher.to_device(mfg.indices)
+    got = sum_rows(launcher, indptr, indices, rows, Factors(nothing, nothing, nothing))
+    assert np.array_equal(launcher.to_host(got), expected.numpy())
+
+
+@DRAWN
+@given(mfg=mfgs(), heads=st.integers(1, 3), dim=st.sampled_from([1, 4, 17]), drop=st.sampled_from([0.0, 0.4]))
+def test_attention_equals_the_cpus(launcher: Launcher, mfg: Mfg, heads: int, dim: int, drop: float) -> None:
+    asked = Attention(heads, dim, dropout=drop, key=np.uint64(77) if drop else None)
+    z = torch.randn(mfg.num_src, asked.width, generator=torch.Generator().manual_seed(dim))
+    (out, grad), (device_out, device_grad) = _both(launcher, z, lambda x: attend(mfg, x, asked))
+    torch.testing.assert_close(device_out, out, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(device_grad, grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [0, 1, 6, 1000])
+def test_dropout_drops_the_elements_that_the_cpu_drops(launcher: Launcher, size: int) -> None:
+    h = torch.randn(size, 3, generator=torch.Generator().manual_seed(size))
+    (out, grad), (device_out, device_grad) = _both(launcher, h, lambda x: dropout(x, 0.3, np.uint64(5)))
+    assert torch.equal(device_out, out)
+    assert torch.equal(device_grad, grad)
