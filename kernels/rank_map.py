@@ -62,6 +62,11 @@ class RankMap:
         """Bytes held by the arrays."""
         return self.bits.nbytes + self.rank.nbytes
 
+    def ids(self) -> npt.NDArray[np.int64]:
+        """(num_slots,) the ids held, ascending; takes a byte a node meanwhile."""
+        held = np.unpackbits(self.bits.view(np.uint8), bitorder="little")
+        return np.flatnonzero(held)
+
     def slots(self, ids: IdArray) -> npt.NDArray[np.int64]:
         """Slot of each id.
 

@@ -162,7 +162,7 @@ class _Training:
         epoch = len(self._history)
         self._peers.exchange(torch.tensor([epoch]))
         costs = self._epochs.run(epoch)
-        score = self._validator.score(self._epochs.model, self._watched())
+        score = self._validator.score(self._epochs.host_model(), self._watched())
         if score.loss is not None and not math.isfinite(score.loss):
             raise diverged(f"the validation loss after epoch {epoch}", self._options)
         report = self._report(epoch, costs, score)
@@ -230,12 +230,12 @@ class _Training:
 
     def _record(self, report: EpochReport) -> None:
         self._history.add(report)
-        weights = self._epochs.model.state_dict()
+        weights = self._epochs.weights()
         if report.is_best:
             self._best_model = {name: tensor.clone() for name, tensor in weights.items()}
         path = self._options.checkpoint_path
         if path is not None:
-            optimizer, mark = self._epochs.optimizer.state_dict(), self._history.mark
+            optimizer, mark = self._epochs.optimizer_state(), self._history.mark
             parts = (weights, optimizer, self._best_model, mark.nbytes, mark.crc32)
             save_checkpoint(path, Checkpoint(self._digest, *parts))
 
@@ -243,7 +243,7 @@ class _Training:
         nodes = self._data.splits.valid
         if self._options.validation == "exact" or not len(nodes):
             return self._exact_validator(nodes)
-        loader = stack.enter_context(self._epochs.new_loader(Purpose.VALIDATE))
+        loader = stack.enter_context(self._epochs.host_loader(Purpose.VALIDATE))
         batch_size, degrees = self._options.batch_size, self._epochs.degrees
         return SampledValidator(loader, nodes, self._epochs.objective, batch_size=batch_size, degrees=degrees)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +18,16 @@ from kernels.mfg import TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel, build_model
 from kernels.rng import Purpose
-from kernels.sampler import NeighborSampler, shuffled_batches
+from kernels.sampler import shuffled_batches
 from storage.errors import InputError
 from tasks.checkpoint import Checkpoint
+from tasks.compute import HostCompute, build_compute, on_cpu
 from tasks.epoch_stream import LoadStats, MiniBatch
 from tasks.loader import MiniBatchLoader
 from tasks.objective import build_objective
 from tasks.optimizer import build_optimizer, learning_rate, set_learning_rate
 from tasks.peers import Peers
+from tasks.training_reports import StateDict
 from tasks.training_types import TrainData, TrainOptions
 
 
@@ -61,26 +64,32 @@ class EpochTrainer:
             raise InputError(f"a {self.spec.kind} model needs the degrees of all nodes")
         self.degrees: NodeDegrees | None = data.degrees if self.spec.needs_degrees else None
         self.objective = build_objective(data.labels, data.splits.train, data.num_classes, options.class_weights)
-        self.model: GnnModel = build_model(self.spec, seed=options.seed)
+        self._compute = build_compute(data, options, self.degrees, peers.rank)
+        self.model: GnnModel = build_model(self.spec, seed=options.seed).to(self._compute.device)
         self.optimizer = build_optimizer(self.model, options)
-        self._loader = self.new_loader(Purpose.TRAIN)
+        self._loader = self._compute.new_loader(Purpose.TRAIN)
 
-    def new_loader(self, purpose: Purpose) -> MiniBatchLoader:
-        """Make a loader of this process; its user closes it."""
-        options = self._options
-        sampler = NeighborSampler(
-            self._data.topology, options.fanouts, seed=options.seed, purpose=purpose, replace=options.replace
-        )
-        return MiniBatchLoader(
-            sampler,
-            self._data.features,
-            superbatch=options.superbatch,
-            threads=options.threads,
-            in_flight_bytes=options.in_flight_bytes,
-            stall_timeout_s=options.stall_timeout_s,
-            # Dropout of the input copies the rows anyway.
-            in_place=self._data.features.is_readable_in_place and options.input_dropout == 0,
-        )
+    def host_loader(self, purpose: Purpose) -> MiniBatchLoader:
+        """Make a loader on the CPU, where models are evaluated; its user closes it."""
+        return HostCompute(self._data, self._options, self.degrees).new_loader(purpose)
+
+    def host_model(self) -> GnnModel:
+        """The network on the CPU: itself, or a copy."""
+        if self._compute.device.type == "cpu":
+            return self.model
+        model = build_model(self.spec, seed=self._options.seed)
+        model.load_state_dict(self.weights())
+        return model
+
+    def weights(self) -> StateDict:
+        """Weights on the CPU; those of a network there are not copied."""
+        weights: StateDict = on_cpu(self.model.state_dict())
+        return weights
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """State of the optimizer on the CPU."""
+        state: dict[str, Any] = on_cpu(self.optimizer.state_dict())
+        return state
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up weights and optimizer as they were."""
@@ -105,7 +114,7 @@ class EpochTrainer:
         MachineError
             If loading stalls or another process is gone.
         """
-        options, peers, before = self._options, self._peers, self._data.features.reads
+        options, peers, before = self._options, self._peers, self._compute.feature_reads
         batches = shuffled_batches(self._data.splits.train, options.batch_size, seed=options.seed, epoch=epoch)
         per_step = peers.size * options.accumulate
         firsts = range(0, len(batches), per_step)
@@ -122,7 +131,7 @@ class EpochTrainer:
                 loss_sum += weight * self._step(islice(loaded, num_own), epoch, first, weight, rate)
                 weight_sum += weight
         train_s = time.perf_counter() - start - stream.stats.wait_s
-        costs = self._total(stream.stats, self._data.features.reads.since(before))
+        costs = self._total(stream.stats, self._compute.feature_reads.since(before))
         return EpochCosts(loss_sum / weight_sum, rate, train_s, stream.stats.wait_s, *costs)
 
     def _step(self, own: Iterable[MiniBatch], epoch: int, first: int, weight: float, rate: float) -> float:
@@ -147,13 +156,16 @@ class EpochTrainer:
     def _backward(self, batch: MiniBatch, epoch: int, weight: float) -> float:
         """Add the gradient of one mini-batch's share of the step's loss; returns the share."""
         sample, bfloat16 = batch.sample, self._options.precision == "bfloat16"
-        degrees_S = self.degrees.take(sample.input_nodes) if self.degrees is not None else None
-        identity = (self._options.seed, epoch, sample.batch_index)
-        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-            logits = self.model(sample.hops, batch.rows, degrees_S, dropout_identity=identity)
-        loss: Tensor = self.objective.loss_sum(logits.float(), sample.seed_nodes) / weight
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        identity, device = (self._options.seed, epoch, sample.batch_index), self._compute.device.type
+        with self._compute.stream():
+            degrees_S = self._compute.degrees(sample)
+            with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
+                logits = self.model(sample.hops, batch.rows, degrees_S, dropout_identity=identity)
+            # Logits are few: the loss is taken where the labels are.
+            seeds = self._compute.seed_nodes(sample)
+            loss: Tensor = self.objective.loss_sum(logits.float().cpu(), seeds) / weight
+            loss.backward()  # type: ignore[no-untyped-call]
+            return float(loss.detach())
 
     def _shared(self, losses: list[float], observed: list[Tensor]) -> tuple[list[float], list[Tensor]]:
         """Add up the gradients of all processes, by rank; returns the losses and statistics of all, by batch index."""
@@ -162,10 +174,11 @@ class EpochTrainer:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         if self._peers.size == 1:
             return losses, observed
-        slots, unseen = self._options.accumulate, torch.full_like(self.model.observed_statistics(), torch.nan)
-        padded = [*observed, *[unseen] * (slots - len(observed))]
+        slots, unseen = self._options.accumulate, torch.full_like(self.model.observed_statistics().cpu(), torch.nan)
+        padded = [*(seen.cpu() for seen in observed), *[unseen] * (slots - len(observed))]
         tail = [torch.tensor([*losses, *[0.0] * (slots - len(losses))]), *padded]
-        gradients = [parameter.grad.reshape(-1) for parameter in parameters if parameter.grad is not None]
+        # Processes meet in host memory; tensors that lie there are not copied.
+        gradients = [parameter.grad.reshape(-1).cpu() for parameter in parameters if parameter.grad is not None]
         given = self._peers.exchange(torch.cat([*gradients, *tail]))
         sizes = [parameter.numel() for parameter in parameters]
         # One after the other, as accumulation in one process adds them.
@@ -173,11 +186,11 @@ class EpochTrainer:
         for other in given[1:]:
             total += other[: sum(sizes)]
         for parameter, gradient in zip(parameters, torch.split(total, sizes), strict=True):
-            parameter.grad = gradient.view_as(parameter)
+            parameter.grad = gradient.view_as(parameter).to(parameter.device)
         rests = [part[sum(sizes) :] for part in given]
         all_losses = [float(rest[slot]) for slot in range(slots) for rest in rests]
         all_observed = [rest[slots:].view(slots, -1)[slot] for slot in range(slots) for rest in rests]
-        return all_losses, all_observed
+        return all_losses, [seen.to(self._compute.device) for seen in all_observed]
 
     def _total(self, stats: LoadStats, feature_reads: TierReads) -> tuple[float, float, TierReads, TierReads]:
         """Seconds and reads of all processes together."""

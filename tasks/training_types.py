@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from kernels.backend import Backend
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import Kind, ModelSpec
 from kernels.nn.norm import Norm
@@ -108,6 +109,8 @@ class TrainOptions:
     """Draw neighbors with replacement."""
     superbatch: int = 4
     """Mini-batches sampled and fetched as one."""
+    backend: Backend = "cpu"
+    """What samples, gathers and trains; evaluation is the CPU's. Both draw the same mini-batches and round otherwise."""
     threads: int = 2
     """Sampling threads."""
     seed: int = 0

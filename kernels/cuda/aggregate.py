@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernels.cuda.current import from_torch, to_torch
-from kernels.cuda.launch import Array, Launcher, launch
+from kernels.cuda.launch import Array, DeviceLauncher, Launcher, launch
 from kernels.cuda.source import Kernel
 from kernels.mfg import Mfg
 
@@ -151,24 +151,25 @@ class DeviceAggregate(torch.autograd.Function):
     """`kernels.nn.aggregate` on the device; backward sums over the transposed hop, weights and scales exchanged."""
 
     @staticmethod
-    def forward(ctx: Any, h_SF: Tensor, launcher: Launcher, mfg: Mfg, factors: Factors, beside: bool) -> Tensor:
+    def forward(ctx: Any, h_SF: Tensor, launcher: DeviceLauncher, mfg: Mfg, factors: Factors, beside: bool) -> Tensor:
         """Sum the rows of each destination's sources."""
         ctx.launcher, ctx.mfg, ctx.factors, ctx.beside, ctx.width = launcher, mfg, factors, beside, h_SF.shape[1]
         width = h_SF.shape[1]
         own_to, out_width = (width, 2 * width) if beside else (0, width)
-        rows = rows_in(launcher, h_SF)
-        return to_torch(
-            sum_rows(launcher, mfg.indptr, mfg.indices, rows, factors, own_to=own_to, out_width=out_width)
-        )
+        with launcher.stream():
+            rows = rows_in(launcher, h_SF)
+            out = sum_rows(launcher, mfg.indptr, mfg.indices, rows, factors, own_to=own_to, out_width=out_width)
+            return to_torch(out)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_DF: Tensor) -> tuple[Tensor, None, None, None, None]:
         """Sum the gradients of each source's destinations."""
         launcher, factors = ctx.launcher, ctx.factors
-        indptr, targets, _ = transpose(launcher, ctx.mfg.indptr, ctx.mfg.indices, ctx.mfg.num_src)
         exchanged = Factors(factors.scale_D, factors.weight_S, factors.own_D)
-        rows = rows_in(launcher, grad_DF)
-        narrow = Rows(rows.base, rows.stride, rows.address_S, rows.stored, ctx.width, rows.kept)
-        own_from = ctx.width if ctx.beside else 0
-        return to_torch(sum_rows(launcher, indptr, targets, narrow, exchanged, own_from=own_from)), None, None, None, None
+        with launcher.stream():
+            indptr, targets, _ = transpose(launcher, ctx.mfg.indptr, ctx.mfg.indices, ctx.mfg.num_src)
+            rows = replace(rows_in(launcher, grad_DF), width=ctx.width)
+            own_from = ctx.width if ctx.beside else 0
+            grad_SF = to_torch(sum_rows(launcher, indptr, targets, rows, exchanged, own_from=own_from))
+        return grad_SF, None, None, None, None

@@ -36,6 +36,8 @@ class CupyLauncher:
 
         self.xp: Any = cupy
         self.device = device
+        self.torch_device = torch.device("cuda", device)
+        self._loading = torch.cuda.Stream(device)
         self._functions: dict[Kernel, Any] = {}
         self._lock = threading.Lock()
         self._pinned: dict[int, tuple[int, Any, int]] = {}
@@ -65,6 +67,11 @@ class CupyLauncher:
         """Copy a NumPy array to the device, in the order of the current stream."""
         with self.xp.cuda.Device(self.device):
             return self.xp.asarray(np.ascontiguousarray(array))
+
+    def free_bytes(self) -> int:
+        """Memory that nobody holds, PyTorch's unused blocks included."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
 
     def reach(self, array: Any) -> Any:
         """Pin a host array, so that kernels read it through UVA; once is enough, and an empty one needs nothing.
@@ -102,6 +109,24 @@ class CupyLauncher:
         current = torch.cuda.current_stream(self.device).cuda_stream
         with self.xp.cuda.Device(self.device), self.xp.cuda.ExternalStream(current, self.device):
             yield
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Put this thread's work, PyTorch's and CuPy's, on the loading stream."""
+        with torch.cuda.stream(self._loading), self.stream():
+            yield
+
+    def record(self) -> Any:
+        """Event on PyTorch's current stream."""
+        return torch.cuda.current_stream(self.device).record_event()
+
+    def wait(self, event: Any) -> None:
+        """Order PyTorch's current stream after an event."""
+        torch.cuda.current_stream(self.device).wait_event(event)
+
+    def finish(self, event: Any) -> None:
+        """Wait for an event."""
+        event.synchronize()  # synchronize!
 
     def _function(self, kernel: Kernel) -> Any:
         with self._lock:

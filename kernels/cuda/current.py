@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from kernels.cuda.cupy_launcher import CupyLauncher
-from kernels.cuda.launch import Launcher
+from kernels.cuda.launch import DeviceLauncher, Launcher
 
-_in_place: Launcher | None = None
+_in_place: DeviceLauncher | None = None
 
 
 @cache
@@ -29,8 +29,13 @@ def launcher_for(tensor: Tensor) -> Launcher | None:
     return cuda_launcher(tensor.device.index or 0) if tensor.device.type == "cuda" else None
 
 
+def device_launcher(rank: int) -> DeviceLauncher:
+    """Launcher of the process of a rank, which takes the GPU of that number, counted around."""
+    return _in_place if _in_place is not None else cuda_launcher(rank % max(1, torch.cuda.device_count()))
+
+
 @contextmanager
-def launching_through(launcher: Launcher) -> Iterator[None]:
+def launching_through(launcher: DeviceLauncher) -> Iterator[None]:
     """Let one launcher serve all tensors, in all threads: PyTorch's backward pass has threads of its own."""
     global _in_place
     before, _in_place = _in_place, launcher

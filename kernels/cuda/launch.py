@@ -7,9 +7,11 @@ code for both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from kernels.cuda.source import Kernel, Parameter, cta_size, parameters
 
@@ -36,6 +38,34 @@ class Launcher(Protocol):
 
     def to_device(self, array: Any) -> Array:
         """Copy a NumPy array to the device."""
+
+
+class DeviceLauncher(Launcher, Protocol):
+    """A launcher that trains: streams, events and host memory within reach, beside launches."""
+
+    torch_device: torch.device
+    """PyTorch's name of the device."""
+
+    def free_bytes(self) -> int:
+        """Device memory that nobody holds."""
+
+    def reach(self, array: Any) -> Any:
+        """Bring a host array within reach of kernels; its address is then known."""
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Put the work of this thread on PyTorch's current stream."""
+
+    def loading(self) -> AbstractContextManager[None]:
+        """Put the work of this thread on the loading stream."""
+
+    def record(self) -> Any:
+        """Event after all that this thread has put on its stream so far."""
+
+    def wait(self, event: Any) -> None:
+        """Let this thread's stream wait for an event."""
+
+    def finish(self, event: Any) -> None:
+        """Let this thread wait for an event."""
 
 
 def launch(

@@ -165,7 +165,7 @@ class GnnModel(nn.Module):
 
     def observed_statistics(self) -> Tensor:
         """What the batch normalisations saw of the last mini-batch, flat; empty without any."""
-        return torch.cat([torch.empty(0), *(norm.observed.reshape(-1) for norm in self._batch_norms())])
+        return torch.cat([self._nothing(), *(norm.observed.reshape(-1) for norm in self._batch_norms())])
 
     def apply_statistics(self, observed: Tensor) -> None:
         """Move the running statistics towards what `observed_statistics` saw, here or in another process."""
@@ -173,6 +173,9 @@ class GnnModel(nn.Module):
         parts = torch.split(observed, [norm.observed.numel() for norm in norms])
         for norm, part in zip(norms, parts, strict=True):
             norm.apply_observed(part.view(2, -1))
+
+    def _nothing(self) -> Tensor:
+        return next(self.parameters()).new_empty(0)
 
     def _batch_norms(self) -> list[BatchNorm]:
         return [norm for norm in self.norms if isinstance(norm, BatchNorm)]

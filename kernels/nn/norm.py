@@ -44,7 +44,7 @@ class BatchNorm(nn.Module):
                 var, mean = torch.var_mean(h_nF, dim=0)
                 self.observed = torch.stack([mean, var])
             return functional.batch_norm(h_nF, None, None, self.weight, self.bias, training=True)
-        self.observed = torch.full_like(self.observed, torch.nan)
+        self.observed = h_nF.new_full(self.observed.shape, torch.nan)
         return functional.batch_norm(h_nF, self.running_mean, self.running_var, self.weight, self.bias)
 
     def apply_observed(self, observed_2F: Tensor) -> None:

@@ -73,6 +73,16 @@ class FeatureTiers:
         return self._device_CD.nbytes + (self._map.nbytes if self._map is not None else 0)
 
     @property
+    def source_ND(self) -> Rows:
+        """(N, D) all rows, in host memory."""
+        return self._host_ND
+
+    @property
+    def cached_ids(self) -> npt.NDArray[np.int64]:
+        """(C,) nodes whose rows the device holds, ascending."""
+        return np.empty(0, np.int64) if self._map is None else self._map.ids()
+
+    @property
     def is_readable_in_place(self) -> bool:
         """Whether layers read rows of this dtype where `locate_group` finds them."""
         return self._host_ND.dtype in TIER_DTYPES

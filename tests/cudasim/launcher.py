@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import torch
 
 from kernels.cuda.source import Kernel, parameters
 from tests.cudasim.build import build, load
@@ -34,6 +36,7 @@ class SimLauncher:
     """Runs kernels on the CPU in a schedule of choice; arrays are NumPy's."""
 
     xp = np
+    torch_device = torch.device("cpu")
 
     def __init__(
         self,
@@ -76,6 +79,31 @@ class SimLauncher:
     def to_device(self, array: Any) -> Any:
         """A copy, as contiguous as a device's."""
         return np.array(array, order="C")
+
+    def free_bytes(self) -> int:
+        """As much as a large GPU has."""
+        return 80 << 30
+
+    def reach(self, array: Any) -> Any:
+        """All memory is within reach."""
+        return array
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Everything runs in the order of its calls."""
+        return nullcontext()
+
+    def loading(self) -> AbstractContextManager[None]:
+        """Everything runs in the order of its calls."""
+        return nullcontext()
+
+    def record(self) -> None:
+        """What was called has ended."""
+
+    def wait(self, event: None) -> None:
+        """Nothing to wait for."""
+
+    def finish(self, event: None) -> None:
+        """Nothing to wait for."""
 
     def _launch(
         self, library: ctypes.CDLL, entry: int, pointers: Any, grid: int, cta: int, shared_bytes: int, slots: Any

@@ -1,0 +1,195 @@
+"""Where training computes: the CPU with its loading threads, or a GPU that samples and gathers for itself."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.cuda.current import device_launcher
+from kernels.cuda.sampler import CudaSampler
+from kernels.cuda.tiers import DeviceTiers
+from kernels.cuda.topology import DeviceTopology
+from kernels.mfg import IdArray, Sample, TierReads
+from kernels.nn.layers import NodeDegrees
+from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler
+from kernels.topology import Topology
+from storage.cache.tiers import adjacency_device_bytes
+from storage.errors import MachineError
+from tasks.budgets import format_bytes
+from tasks.device_loader import DeviceLoader
+from tasks.loader import MiniBatchLoader
+from tasks.training_types import TrainData, TrainOptions
+
+Loader = MiniBatchLoader | DeviceLoader
+
+
+class Compute(Protocol):
+    """What a backend brings to the training loop."""
+
+    device: torch.device
+    """Where the network and the features of a mini-batch lie."""
+
+    @property
+    def feature_reads(self) -> TierReads:
+        """Feature rows read so far by training."""
+
+    def new_loader(self, purpose: Purpose) -> Loader:
+        """Make a loader of training mini-batches; its user closes it."""
+
+    def degrees(self, sample: Sample) -> NodeDegrees | None:
+        """Whole-graph degrees of a sample's input nodes, where the network reads them."""
+
+    def seed_nodes(self, sample: Sample) -> IdArray:
+        """Unique seeds of a sample, on the host."""
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Work of this thread in the order of PyTorch's."""
+
+
+class HostCompute:
+    """Numba on the CPU."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, data: TrainData, options: TrainOptions, degrees: NodeDegrees | None) -> None:
+        self._data, self._options, self._degrees = data, options, degrees
+
+    @property
+    def feature_reads(self) -> TierReads:
+        """Feature rows read so far."""
+        return self._data.features.reads
+
+    def new_loader(self, purpose: Purpose) -> MiniBatchLoader:
+        """Make a loader with threads of its own."""
+        options = self._options
+        return MiniBatchLoader(
+            new_sampler(self._data.topology, options, purpose),
+            self._data.features,
+            superbatch=options.superbatch,
+            threads=options.threads,
+            in_flight_bytes=options.in_flight_bytes,
+            stall_timeout_s=options.stall_timeout_s,
+            # Dropout of the input copies the rows anyway.
+            in_place=self._data.features.is_readable_in_place and options.input_dropout == 0,
+        )
+
+    def degrees(self, sample: Sample) -> NodeDegrees | None:
+        """Degrees of the input nodes."""
+        return None if self._degrees is None else self._degrees.take(sample.input_nodes)
+
+    def seed_nodes(self, sample: Sample) -> IdArray:
+        """Seeds as they are."""
+        return sample.seed_nodes
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Nothing to order."""
+        return nullcontext()
+
+
+class DeviceCompute:
+    """One GPU: caches of lists and rows on it, the rest of both in pinned host memory.
+
+    Parameters
+    ----------
+    data, options, degrees
+        As training has them.
+    rank : int
+        Number of this process, which takes the GPU of that number (counted around).
+
+    Raises
+    ------
+    MachineError
+        If the caches and the offsets do not fit the GPU's free memory.
+    """
+
+    def __init__(self, data: TrainData, options: TrainOptions, degrees: NodeDegrees | None, rank: int) -> None:
+        self._launcher = launcher = device_launcher(rank)
+        self._data, self._options = data, options
+        self.device = launcher.torch_device
+        _check_memory(data, launcher.free_bytes())
+        with self.stream():
+            topology = data.topology
+            self._topology = DeviceTopology.place(launcher, topology, launcher.reach(topology.indices))
+            host_ND = launcher.reach(data.features.source_ND)
+            self._tiers = DeviceTiers(launcher, host_ND, data.features.cached_ids)
+            self._degrees = None if degrees is None else _on_device(launcher, degrees)
+
+    @property
+    def feature_reads(self) -> TierReads:
+        """Feature rows read so far; waits for the device."""
+        with self.stream():
+            return self._tiers.reads
+
+    def new_loader(self, purpose: Purpose) -> DeviceLoader:
+        """Make a loader that samples one super-batch ahead."""
+        options = self._options
+        sampler = CudaSampler(
+            self._launcher, self._topology, new_sampler(self._data.topology, options, purpose)
+        )
+        return DeviceLoader(
+            self._launcher,
+            sampler,
+            self._tiers,
+            superbatch=options.superbatch,
+            stall_timeout_s=options.stall_timeout_s,
+        )
+
+    def degrees(self, sample: Sample) -> NodeDegrees | None:
+        """Degrees of the input nodes, on the device."""
+        return None if self._degrees is None else self._degrees.take(sample.input_nodes)
+
+    def seed_nodes(self, sample: Sample) -> IdArray:
+        """Seeds, copied from the device."""
+        nodes: IdArray = self._launcher.to_host(sample.seed_nodes)  # synchronize!
+        return nodes
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Put the arrays' work on PyTorch's current stream."""
+        return self._launcher.stream()
+
+
+def build_compute(data: TrainData, options: TrainOptions, degrees: NodeDegrees | None, rank: int) -> Compute:
+    """Make what `options.backend` names."""
+    if options.backend == "cuda":
+        return DeviceCompute(data, options, degrees, rank)
+    return HostCompute(data, options, degrees)
+
+
+def new_sampler(topology: Topology, options: TrainOptions, purpose: Purpose) -> NeighborSampler:
+    """Make the sampler of the options."""
+    return NeighborSampler(topology, options.fanouts, seed=options.seed, purpose=purpose, replace=options.replace)
+
+
+def on_cpu(state: Any) -> Any:
+    """Copy the tensors of a nested state to the CPU; those that lie there stay as they are."""
+    if isinstance(state, Tensor):
+        return state.cpu()
+    if isinstance(state, dict):
+        return {name: on_cpu(value) for name, value in state.items()}
+    return [on_cpu(value) for value in state] if isinstance(state, list) else state
+
+
+def device_bytes(data: TrainData) -> int:
+    """Bytes that stay on a GPU: caches of lists and rows, offsets of all lists."""
+    return adjacency_device_bytes(data.topology) + data.features.device_bytes + data.topology.indptr.nbytes
+
+
+def _check_memory(data: TrainData, free_bytes: int) -> None:
+    needed = device_bytes(data)
+    if needed > free_bytes:
+        raise MachineError(
+            f"the GPU has {format_bytes(free_bytes)} free, caches and offsets take {format_bytes(needed)}: "
+            f"lower cache.device_budget by at least {format_bytes(needed - free_bytes)}"
+        )
+
+
+def _on_device(launcher: Any, degrees: NodeDegrees) -> NodeDegrees:
+    return NodeDegrees(
+        launcher.to_device(np.ascontiguousarray(degrees.in_degree)),
+        launcher.to_device(np.ascontiguousarray(degrees.out_degree)),
+    )

@@ -1,0 +1,157 @@
+"""Mini-batches made on the device: the next super-batch is sampled and gathered on a stream of its own while one trains."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from kernels.cuda.current import to_torch
+from kernels.cuda.launch import Array, DeviceLauncher
+from kernels.cuda.sampler import CudaSampler
+from kernels.cuda.tiers import DeviceTiers
+from kernels.mfg import IdArray, SuperBatch
+from storage.errors import MachineError
+from tasks.epoch_stream import LoadStats, MiniBatch
+
+_POLL_S = 0.05
+_CLOSE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One super-batch on the device, and the event after which it may be read."""
+
+    super_batch: SuperBatch
+    rows: list[Array]
+    ready: Any
+
+
+class DeviceLoader:
+    """Samples and gathers on the device, one super-batch ahead of the model; use as a context manager.
+
+    Two super-batches lie on the device at most, with their rows: the one that trains and the one that is made.
+
+    Parameters
+    ----------
+    launcher : DeviceLauncher
+    sampler : CudaSampler
+    tiers : DeviceTiers
+    superbatch : int
+        K: mini-batches sampled and fetched as one.
+    stall_timeout_s : float
+        Give up, with a message, when nothing has arrived for so long.
+    """
+
+    def __init__(
+        self,
+        launcher: DeviceLauncher,
+        sampler: CudaSampler,
+        tiers: DeviceTiers,
+        *,
+        superbatch: int = 4,
+        stall_timeout_s: float = 600.0,
+    ) -> None:
+        self.launcher, self.sampler, self.tiers = launcher, sampler, tiers
+        self.superbatch, self.stall_timeout_s = superbatch, stall_timeout_s
+
+    def epoch(
+        self, batches: Sequence[IdArray], *, epoch: int, first_batch: int = 0, batch_step: int = 1
+    ) -> DeviceStream:
+        """Start loading one epoch, as `MiniBatchLoader.epoch` does."""
+        return DeviceStream(self, batches, epoch, range(first_batch, first_batch + len(batches) * batch_step, batch_step))
+
+    def close(self) -> None:
+        """Nothing outlives an epoch's stream."""
+
+    def __enter__(self) -> DeviceLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class DeviceStream:
+    """The mini-batches of one epoch, in order; errors of the loading thread are raised at the consumer."""
+
+    def __init__(self, loader: DeviceLoader, batches: Sequence[IdArray], epoch: int, indices: range) -> None:
+        self.stats = LoadStats()
+        self._loader, self._batches, self._epoch, self._indices = loader, batches, epoch, indices
+        self._ready: queue.Queue[_Loaded | BaseException | None] = queue.Queue(1)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._produce, name="load", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        launcher = self._loader.launcher
+        while (loaded := self._next()) is not None:
+            launcher.wait(loaded.ready)
+            for sample, rows in zip(loaded.super_batch.samples, loaded.rows, strict=True):
+                yield MiniBatch(sample, to_torch(rows))
+            # What was made on another stream must not be given back before this one has read it.
+            launcher.finish(launcher.record())  # synchronize!
+
+    def close(self) -> None:
+        """Stop loading; safe to call twice, and from the consumer at any time."""
+        self._stopped.set()
+        self._thread.join(_CLOSE_S)
+
+    def __enter__(self) -> DeviceStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next(self) -> _Loaded | None:
+        start, limit_s = time.perf_counter(), self._loader.stall_timeout_s
+        try:
+            item = self._ready.get(timeout=limit_s)
+        except queue.Empty:
+            raise MachineError(f"no super-batch of epoch {self._epoch} arrived for {limit_s:g} s") from None
+        finally:
+            self.stats.wait_s += time.perf_counter() - start
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def _produce(self) -> None:
+        try:
+            with self._loader.launcher.loading():
+                for first in range(0, len(self._batches), self._loader.superbatch):
+                    if self._stopped.is_set():
+                        return
+                    self._put(self._load(slice(first, first + self._loader.superbatch)))
+            self._put(None)
+        except BaseException as error:
+            with contextlib.suppress(queue.Full):
+                self._put(error)
+
+    def _load(self, group: slice) -> _Loaded:
+        start, indices = time.perf_counter(), self._indices[group]
+        super_batch = self._loader.sampler.sample(
+            self._batches[group], epoch=self._epoch, first_batch=indices.start, batch_step=indices.step
+        )
+        sampled = time.perf_counter()
+        rows = list(self._loader.tiers.gather_group([sample.input_nodes for sample in super_batch.samples]))
+        ready = self._loader.launcher.record()
+        self.stats.sample_s += sampled - start
+        self.stats.gather_s += time.perf_counter() - sampled
+        self.stats.adjacency_reads.add(super_batch.adjacency_reads)
+        return _Loaded(super_batch, rows, ready)
+
+    def _put(self, item: _Loaded | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._ready.put(item, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return
