@@ -255,6 +255,9 @@ class PipelineConfig(Section):
     """MLflow experiment."""
     seed: Seed = 0
     """Seed of sampling, initial weights and dropout."""
+    backend: Literal["auto", "cpu", "cuda"] = "auto"
+    """What samples, gathers and trains: `cuda` is an error where no GPU can be used; `auto` takes a GPU where one can,
+    else the CPU. Profiling and evaluation are the CPU's."""
     state_dir: Path = Path(".garden")
     """Directory of everything this run writes, but for a data set that is fetched (to `data.path`): artifacts,
     checkpoints, tracking database."""

@@ -15,6 +15,7 @@ from prefect.runtime import flow_run
 from conf.schema import PipelineConfig
 from flows.environment import OUR_LOGGERS
 from flows.summary import summarize, to_markdown
+from kernels.backend import resolve_backend
 from storage.atomic import write_text
 from tasks.plots import plot_time
 from tasks.run_context import RunContext
@@ -48,16 +49,21 @@ def open_run(
     ------
     MachineError
         If MLflow is away.
+    NoDeviceError
+        If a GPU is asked for and cannot be used.
     """
     start = time.perf_counter()
     for name in OUR_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
+    backend = resolve_backend(config.backend).backend  # before anything is written
     tracking = Tracking.connect(config.state_dir, config.experiment)
     with contextlib.ExitStack() as stack:
         parent = stack.enter_context(tracking.parent_run(config.name, _links_to_prefect()))
         parent.log_params(config.model_dump(mode="json"))
         run = stack.enter_context(
-            contextlib.closing(RunContext(config, tracking, parent, verify_inputs=verify_inputs, may_build=may_build))
+            contextlib.closing(
+                RunContext(config, tracking, parent, verify_inputs=verify_inputs, may_build=may_build, backend=backend)
+            )
         )
         mlflow_url = tracking.run_url(parent)
         with _best_effort("the link artifact"):

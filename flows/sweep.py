@@ -55,7 +55,7 @@ def _try_point(run: RunContext, number: int, values: Point, config: PipelineConf
     try:
         with run.tracking.child_run(run.parent, name, {"sweep.point": str(number)}) as child:
             child.log_params(config.model_dump(mode="json"))
-            point = RunContext(config, run.tracking, child, input_digests=run.input_digests)
+            point = RunContext(config, run.tracking, child, input_digests=run.input_digests, backend=run.backend)
             run_stages(point, "train")
     except InputError as error:
         _logger.warning("point %d failed: %s", number, error)

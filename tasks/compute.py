@@ -20,7 +20,6 @@ from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
 from storage.cache.tiers import adjacency_device_bytes
 from storage.errors import MachineError
-from tasks.budgets import format_bytes
 from tasks.device_loader import DeviceLoader
 from tasks.loader import MiniBatchLoader
 from tasks.training_types import TrainData, TrainOptions
@@ -128,9 +127,7 @@ class DeviceCompute:
     def new_loader(self, purpose: Purpose) -> DeviceLoader:
         """Make a loader that samples one super-batch ahead."""
         options = self._options
-        sampler = CudaSampler(
-            self._launcher, self._topology, new_sampler(self._data.topology, options, purpose)
-        )
+        sampler = CudaSampler(self._launcher, self._topology, new_sampler(self._data.topology, options, purpose))
         return DeviceLoader(
             self._launcher,
             sampler,
@@ -183,8 +180,8 @@ def _check_memory(data: TrainData, free_bytes: int) -> None:
     needed = device_bytes(data)
     if needed > free_bytes:
         raise MachineError(
-            f"the GPU has {format_bytes(free_bytes)} free, caches and offsets take {format_bytes(needed)}: "
-            f"lower cache.device_budget by at least {format_bytes(needed - free_bytes)}"
+            f"the GPU has {free_bytes:,} bytes free, caches and offsets take {needed:,}: "
+            f"lower cache.device_budget by at least {needed - free_bytes:,} bytes"
         )
 
 

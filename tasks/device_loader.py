@@ -1,4 +1,4 @@
-"""Mini-batches made on the device: the next super-batch is sampled and gathered on a stream of its own while one trains."""
+"""Mini-batches made on the device: the next super-batch is made on a stream of its own while one trains."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class DeviceLoader:
         self, batches: Sequence[IdArray], *, epoch: int, first_batch: int = 0, batch_step: int = 1
     ) -> DeviceStream:
         """Start loading one epoch, as `MiniBatchLoader.epoch` does."""
-        return DeviceStream(self, batches, epoch, range(first_batch, first_batch + len(batches) * batch_step, batch_step))
+        return DeviceStream(
+            self, batches, epoch, range(first_batch, first_batch + len(batches) * batch_step, batch_step)
+        )
 
     def close(self) -> None:
         """Nothing outlives an epoch's stream."""

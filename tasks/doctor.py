@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
-import re
 import shutil
 import socket
 import sys
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import kernels
+from kernels.cuda.probe import locked_memory_limit, probe
 from storage.blocks.probe import probe_direct_io
 from tasks.budgets import available_memory, format_bytes
 
@@ -24,7 +23,6 @@ _PACKAGES = ("numpy", "numba", "h5py", "torch", "polars", "scipy", "prefect", "m
 _OPTIONAL = {"cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"), "dgl": ("dgl",)}
 _LITTLE_MEMORY = 4 << 30
 _LITTLE_DISK = 10 << 30
-_CPU_ONLY = "this release computes on the CPU (Numba)"
 
 
 @dataclass(frozen=True)
@@ -132,31 +130,19 @@ def _kernel_cache() -> Iterator[Finding]:
 
 
 def _backend() -> Iterator[Finding]:
-    devices, driver = _devices()
-    cupy = importlib.util.find_spec("cupy") is not None
-    if not devices:
-        yield Finding("backend", "ok", f"cpu: {_CPU_ONLY}; no GPU to use ({driver})")
+    found = probe()
+    if not found.devices:
+        yield Finding("backend", "ok", f"cpu (Numba); no GPU to use: {found.sentence}")
         return
-    names = ", ".join(devices)
-    missing = "" if cupy else "; CuPy is not installed"
-    yield Finding("backend", "note", f"cpu: {_CPU_ONLY}; found {names}{missing}", "runs work, without the GPU")
-
-
-def _devices() -> tuple[list[str], str]:
-    """Ask NVIDIA's driver for its devices without creating a context on any."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return [], "NVIDIA's driver, libcuda.so.1, is not installed"
-    count, name = ctypes.c_int(), ctypes.create_string_buffer(100)
-    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    if code:
-        return [], f"NVIDIA's driver answers with error {code}"
-    names = []
-    for device in range(count.value):
-        driver.cuDeviceGetName(name, len(name), device)
-        names.append(re.sub(r"\s+", " ", name.value.decode(errors="replace")))
-    return names, "NVIDIA's driver sees no device"
+    names = ", ".join(device.name for device in found.devices)
+    if not found.is_usable:
+        yield Finding("backend", "note", f"cpu (Numba): found {names}, but {found.missing}", found.advice)
+        return
+    yield Finding("backend", "ok", f"cuda: {names}, {format_bytes(found.devices[0].memory_bytes)}")
+    limit = locked_memory_limit()
+    if limit is not None and limit < _LITTLE_MEMORY:
+        advice = "if pinning features fails, raise the limit (`ulimit -l unlimited`, or the container's memlock)"
+        yield Finding("pinned memory", "note", f"this system locks at most {format_bytes(limit)} a process", advice)
 
 
 def _ports(ports: dict[str, int]) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.schema import PipelineConfig
+from kernels.backend import Backend, resolve_backend
 from storage.atomic import write_text
 from storage.leftovers import remove_partial_files
 from storage.locks import in_use, lock_file, locked
@@ -35,6 +36,7 @@ class RunContext:
         verify_inputs: bool = False,
         may_build: Collection[str] = STAGES,
         input_digests: InputDigests | None = None,
+        backend: Backend | None = None,
     ) -> None:
         """Open the state directory of a run.
 
@@ -50,7 +52,15 @@ class RunContext:
             Stages that this flow builds; others must be finished.
         input_digests
             Those of another run, so that the points of a sweep hash an input once.
+        backend
+            What trains, where that is chosen already.
+
+        Raises
+        ------
+        NoDeviceError
+            If the configuration asks for a GPU that cannot be used.
         """
+        self.backend: Backend = backend or resolve_backend(config.backend).backend
         self.config, self.tracking, self.parent = config, tracking, parent
         budgets = Budgets(config.host_budget, config.disk_budget)
         self.artifacts = ArtifactStore(config.state_dir, budgets)

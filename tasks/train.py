@@ -82,7 +82,9 @@ def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
     with GraphStore.open(path) as store:
         shares = MemoryShares.of(run.config, store)
     cache, options = run.manifest(CACHE), train_options(run.config, checkpoint)
-    options = replace(options, in_flight_bytes=shares.in_flight_bytes, chunk_bytes=shares.chunk_bytes)
+    options = replace(
+        options, backend=run.backend, in_flight_bytes=shares.in_flight_bytes, chunk_bytes=shares.chunk_bytes
+    )
     plan, digest = cache.path(PLAN_FILE), cache.digest
     data = load_training_data(path, plan, shared=options.workers > 1)
     with (

@@ -110,7 +110,7 @@ class TrainOptions:
     superbatch: int = 4
     """Mini-batches sampled and fetched as one."""
     backend: Backend = "cpu"
-    """What samples, gathers and trains; evaluation is the CPU's. Both draw the same mini-batches and round otherwise."""
+    """What samples, gathers and trains; evaluation is the CPU's. The mini-batches are the same, rounding is not."""
     threads: int = 2
     """Sampling threads."""
     seed: int = 0

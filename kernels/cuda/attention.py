@@ -24,9 +24,14 @@ class DeviceAttend(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z_SP: Tensor, launcher: DeviceLauncher, mfg: Mfg, sizes: tuple[int, int, float], dropped: tuple[int, int]
+        ctx: Any,
+        z_SP: Tensor,
+        launcher: DeviceLauncher,
+        mfg: Mfg,
+        sizes: tuple[int, int, float],
+        dropped: tuple[int, int],
     ) -> Tensor:
-        """Sum the values of each destination's sources; `sizes`: heads, values a head, slope; `dropped`: key, threshold."""
+        """Sum the values of each destination's sources; `sizes`: heads, values a head, slope; `dropped`: key, limit."""
         z_SP = z_SP.contiguous()
         heads, dim, slope = sizes
         out_DT = z_SP.new_empty(mfg.num_dst, heads * dim)

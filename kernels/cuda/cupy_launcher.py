@@ -1,4 +1,4 @@
-"""The launcher of a GPU: CuPy compiles the sources by NVRTC, shares PyTorch's memory pool and streams, pins host memory."""
+"""The launcher of a GPU: CuPy compiles by NVRTC; memory and streams are PyTorch's; host memory is pinned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CupyLauncher:
         self.xp: Any = cupy
         self.device = device
         self.torch_device = torch.device("cuda", device)
-        self._loading = torch.cuda.Stream(device)
+        self._loading = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._functions: dict[Kernel, Any] = {}
         self._lock = threading.Lock()
         self._pinned: dict[int, tuple[int, Any, int]] = {}
@@ -146,6 +146,6 @@ def _torch_allocator(cupy: Any, device: int) -> Any:
         return int(torch.cuda.caching_allocator_alloc(size, device_id, stream))
 
     def free(address: int, _device_id: int) -> None:
-        torch.cuda.caching_allocator_delete(address)
+        torch.cuda.caching_allocator_delete(address)  # type: ignore[no-untyped-call]
 
     return cupy.cuda.PythonFunctionAllocator(allocate, free).malloc

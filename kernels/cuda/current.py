@@ -47,7 +47,7 @@ def launching_through(launcher: DeviceLauncher) -> Iterator[None]:
 
 def to_torch(array: Any) -> Tensor:
     """Tensor over the memory of a NumPy or CuPy array."""
-    return torch.as_tensor(array) if hasattr(array, "ctypes") else torch.from_dlpack(array)
+    return torch.as_tensor(array) if hasattr(array, "ctypes") else torch.utils.dlpack.from_dlpack(array)
 
 
 def from_torch(launcher: Launcher, tensor: Tensor) -> Any:

@@ -119,7 +119,9 @@ def check_rows(launcher: Launcher, bad: Array, tier_n: Array, slot_n: Array) -> 
     """
     row = int(launcher.to_host(bad)[0])  # synchronize!
     if row != int(_NOTHING_BAD):
-        raise ValueError(f"row {row} asks for slot {int(slot_n[row])} of tier {int(tier_n[row])}, which has no such row")
+        raise ValueError(
+            f"row {row} asks for slot {int(slot_n[row])} of tier {int(tier_n[row])}, which has no such row"
+        )
 
 
 def row_addresses(launcher: Launcher, table: TierTable, tier_n: Array, slot_n: Array) -> tuple[Array, Array]:

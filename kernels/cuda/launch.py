@@ -1,4 +1,4 @@
-"""Guarded launches: what raw kernels do not check is checked here, whatever runs them: a GPU, or the host shim of tests.
+"""Guarded launches: what raw kernels do not check is checked here, for a GPU and for the host shim of tests.
 
 A `Launcher` brings an array module (`xp`: CuPy or NumPy), compiles kernels and runs them. Everything above it is one
 code for both.
@@ -128,7 +128,7 @@ def _scalar(what: str, argument: Any, parameter: Parameter) -> Any:
     assert dtype is not None
     if dtype.kind == "f":
         return dtype.type(argument)
-    if isinstance(argument, float) or not np.isscalar(argument):
+    if not isinstance(argument, int | np.integer):
         raise ValueError(f"{what} must be an integer (got {argument!r})")
     value, limits = int(argument), np.iinfo(dtype)
     if not limits.min <= value <= limits.max:

@@ -49,9 +49,7 @@ class CudaOps:
         reads = tier_reads(self._launcher.to_host(plan.reads).tolist(), neighbors.dtype.itemsize)  # synchronize!
         return plan.row_ptr, neighbors, ids, reads
 
-    def relabel(
-        self, uniq: Array, uniq_ptr: Array, neighbors: Array, edge_ptr: Array
-    ) -> tuple[Array, Array, Array]:
+    def relabel(self, uniq: Array, uniq_ptr: Array, neighbors: Array, edge_ptr: Array) -> tuple[Array, Array, Array]:
         """As `kernels.reference.relabel`."""
         capacity = len(uniq) + len(neighbors)
         src, src_ptr, _, local = unique_nodes(self._launcher, uniq, uniq_ptr, neighbors, edge_ptr, capacity)

@@ -46,9 +46,7 @@ class CudaSampler:
         self.launcher, self.topology, self._like = launcher, topology, like
         self.fanouts = like.fanouts
 
-    def sample(
-        self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1
-    ) -> SuperBatch:
+    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1) -> SuperBatch:
         """Sample K mini-batches as one, as `NeighborSampler.sample` does; the arrays are the device's.
 
         Raises
@@ -75,9 +73,7 @@ class CudaSampler:
 
     def _hop(self, uniq: Array, uniq_ptr: Array, fanout: int, keys: Array) -> tuple[_Hop, Array, Array]:
         launcher, xp, num_batches = self.launcher, self.launcher.xp, len(uniq_ptr) - 1
-        plan = plan_rows(
-            launcher, self.topology, uniq, uniq_ptr, fanout, stream_keys=keys, replace=self._like.replace
-        )
+        plan = plan_rows(launcher, self.topology, uniq, uniq_ptr, fanout, stream_keys=keys, replace=self._like.replace)
         both = xp.empty(2 * num_batches + 2, np.int64)
         arguments = (uniq_ptr, plan.row_ptr, num_batches, both)
         launch(launcher, Kernel("plan", "batch_bounds"), num_batches + 1, arguments)

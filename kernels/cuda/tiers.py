@@ -32,7 +32,11 @@ class _Resident:
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
-        return int(self.rows_CD.nbytes) if self.is_empty else int(self.rows_CD.nbytes + self.bits.nbytes + self.rank.nbytes)
+        return (
+            int(self.rows_CD.nbytes)
+            if self.is_empty
+            else int(self.rows_CD.nbytes + self.bits.nbytes + self.rank.nbytes)
+        )
 
 
 class DeviceTiers:
@@ -104,9 +108,7 @@ class DeviceTiers:
         self._count(tier_n, self._requests)
         staged_SD = self._stage(ids, tier_n, slot_n) if len(batches) > 1 else self._rows(0)
         self._count(tier_n, self._crossings)
-        table = TierTable.of(
-            self._launcher, (self._planned.rows_CD, self._host_ND, staged_SD, self._dynamic.rows_CD)
-        )
+        table = TierTable.of(self._launcher, (self._planned.rows_CD, self._host_ND, staged_SD, self._dynamic.rows_CD))
         end = 0
         for batch in batches:
             begin, end = end, end + len(batch)

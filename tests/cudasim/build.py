@@ -69,7 +69,7 @@ def build(source: str, expressions: Sequence[str], *, traced: bool = False, text
             _compile(["-c", str(folder / "kernels.cpp"), *flags, f"-I{SHIM}", "-o", str(folder / "kernels.o")])
             objects = [str(folder / "kernels.o"), str(_engine(traced))]
             _compile(["-shared", "-Wl,-Bsymbolic", *objects, "-o", str(folder / "out.so")])
-            os.replace(folder / "out.so", target)
+            (folder / "out.so").replace(target)
     return target
 
 
@@ -88,7 +88,7 @@ def _engine(traced: bool) -> Path:
             out = Path(name) / "engine.o"
             defines = ["-DCUDASIM_TRACE"] if traced else []
             _compile(["-c", str(SHIM / "engine.cpp"), *_FLAGS, *defines, "-O2", "-o", str(out)])
-            os.replace(out, target)
+            out.replace(target)
     return target
 
 

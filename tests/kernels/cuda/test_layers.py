@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -31,13 +32,10 @@ def _both(
     found = []
     for on_device in (False, True):
         x = h.clone().requires_grad_()
-        if on_device:
-            with launching_through(launcher):
-                out = body(x)
-                (grad,) = torch.autograd.grad(out, x, torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out))
-        else:
+        with launching_through(launcher) if on_device else nullcontext():
             out = body(x)
-            (grad,) = torch.autograd.grad(out, x, torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out))
+            grad_out = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out)
+            (grad,) = torch.autograd.grad(out, x, grad_out)
         found.append((out.detach(), grad))
     return found
 
