@@ -17,6 +17,8 @@ _WIDE_CTA_WARPS = 4
 _SHARED_DRAW_BYTES = 32 << 10
 _COPY_LANES = 8
 _NO_LIMIT = 2**63 - 1
+_MOST_ROUNDS = 8
+_BUSY_ENOUGH = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +53,19 @@ class GroupShape:
 
 @cache
 def group_shape(fanout: int) -> GroupShape:
-    """Lanes and draws a lane that leave the fewest lanes of a warp idle; fewer draws a lane among equals.
+    """Lanes and draws a lane: the fewest draws that keep nine tenths of a warp busy, else those that keep most busy.
 
     A group of `fanout` lanes, as the paper has it, idles up to 47 % of a warp for fanouts of 17 to 31.
     """
-    best, most = GroupShape(1, fanout), 0.0
-    for rounds in range(1, min(fanout, 8) + 1):
-        lanes = -(-fanout // rounds)
-        if lanes > _WARP:
-            continue
-        used = _WARP // lanes * fanout / (_WARP * rounds)
-        if used > most + 1e-9:
-            best, most = GroupShape(lanes, rounds), used
-    return best
+    shapes = [GroupShape(-(-fanout // rounds), rounds) for rounds in range(1, min(fanout, _MOST_ROUNDS) + 1)]
+    shapes = [shape for shape in shapes if shape.lanes <= _WARP]
+    busy = {shape: busy_share(shape, fanout) for shape in shapes}
+    return next((shape for shape in shapes if busy[shape] >= _BUSY_ENOUGH), max(shapes, key=busy.__getitem__))
+
+
+def busy_share(shape: GroupShape, fanout: int) -> float:
+    """Share of a warp's lanes and rounds that serve a draw."""
+    return _WARP // shape.lanes * fanout / (_WARP * shape.rounds)
 
 
 def plan_rows(

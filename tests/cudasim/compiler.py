@@ -1,4 +1,4 @@
-"""NVIDIA's compiler without a GPU: nvcc where it is installed, else NVRTC by pip; PTX, machine code, and its resources."""
+"""NVIDIA's compiler without a GPU, nvcc or else NVRTC by pip: PTX, machine code, and what it takes."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class CompileError(Exception):
 class Resources:
     """What one kernel takes of a multiprocessor."""
 
+    name: str
+    """Mangled name."""
     registers: int
     """Registers a thread."""
     spilled_bytes: int
@@ -144,6 +146,7 @@ def _parse(report: str) -> list[Resources]:
     found = []
     frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
     registers = re.findall(r"Used (\d+) registers", report)
-    for (stack, stores, loads), count in zip(frames, registers, strict=True):
-        found.append(Resources(int(count), int(stores) + int(loads), int(stack)))
+    names = re.findall(r"Compiling entry function '(\w+)'", report)
+    for name, (stack, stores, loads), count in zip(names, frames, registers, strict=True):
+        found.append(Resources(name, int(count), int(stores) + int(loads), int(stack)))
     return found

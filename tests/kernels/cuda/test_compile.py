@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kernels.cuda.sample import group_shape
@@ -38,16 +39,14 @@ def test_every_source_is_proved() -> None:
 def test_kernels_compile_without_spills(source: str, arch: int) -> None:
     found = resources(source, _expressions(source), arch)
     assert len(found) == len(_expressions(source))
-    for resource in found:
-        assert resource.spilled_bytes == 0
-        assert resource.stack_bytes == 0
+    assert [resource for resource in found if resource.spilled_bytes or resource.stack_bytes] == []
 
 
 @pytest.mark.skipif(NVRTC is None, reason="nvidia-cuda-nvrtc is not installed")
 def test_nvrtc_takes_the_sources_as_cupy_gives_them() -> None:
     code, _ = by_nvrtc("sample", ("sample_grouped<i32, u32, 5, 5, 1, false, false, false, 0>",), 90, to="PTX")
     assert b".entry" in code
-    with pytest.raises(CompileError, match="no instance|undefined|error"):
+    with pytest.raises(CompileError, match="error"):
         by_nvrtc("sample", ("no_such_kernel<1>",), 90, to="PTX")
 
 
@@ -61,4 +60,4 @@ def test_signatures_are_read_from_the_sources() -> None:
     with pytest.raises(ValueError, match="takes 1 template arguments"):
         parameters(Kernel("classify", "scatter_classes"))
     with pytest.raises(ValueError, match="no kernel takes complex128"):
-        c_type(__import__("numpy").dtype(complex))
+        c_type(np.dtype(complex))
