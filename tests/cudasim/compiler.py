@@ -118,6 +118,8 @@ def _text_of(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes
 @functools.cache
 def _nvrtc() -> ctypes.CDLL:
     assert NVRTC is not None
+    for builtins in NVRTC.parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins))  # NVRTC asks for it by name alone, and it is in no search path
     return ctypes.CDLL(str(NVRTC))
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer
 
 from conf.schema import PipelineConfig
 from flows.commands.ending import exit_codes
@@ -17,8 +16,8 @@ def test_a_gpu_that_is_not_there_ends_a_run_with_2(
 ) -> None:
     monkeypatch.setattr(backend, "probe", lambda: Probe((), "no NVIDIA driver (libcuda.so.1)", "use backend: cpu"))
     config = PipelineConfig(backend="cuda", state_dir=tmp_path / "state")
-    with pytest.raises(typer.Exit) as ended, exit_codes(), open_run(config):
+    with pytest.raises(SystemExit) as ended, exit_codes(), open_run(config):
         raise AssertionError("the run went on")
-    assert ended.value.exit_code == 2
+    assert ended.value.code == 2
     assert "backend: cuda cannot be used: no NVIDIA driver" in capsys.readouterr().err
     assert not (tmp_path / "state").exists()
