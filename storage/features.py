@@ -69,6 +69,7 @@ def _inspect(table: FeatureTable, nan_policy: NanPolicy, advance: Advance) -> Fe
         zero_rows += int(np.count_nonzero(~np.any((chunk != 0) & finite, axis=1)))
         row += len(chunk)
         advance(row, table.num_rows)
+    _check_rows(table, row)
     return FeatureFacts(non_finite, is_binary, zero_rows)
 
 
@@ -84,12 +85,23 @@ def stored_features(table: FeatureTable, facts: FeatureFacts, normalize: Normali
         dtype = np.dtype(np.uint8)
 
     def chunks() -> Iterator[npt.NDArray[Any]]:
+        rows = 0
         for raw in table.chunks():
+            rows += len(raw)
             chunk = _narrowed(raw)
             clean = np.nan_to_num(chunk, nan=0, posinf=0, neginf=0) if facts.non_finite else chunk
             yield (_normalized(clean) if normalize == "row" else clean).astype(dtype, copy=False)
+        _check_rows(table, rows)
 
     return ArrayStream((table.num_rows, table.dim), dtype, chunks())
+
+
+def _check_rows(table: FeatureTable, rows: int) -> None:
+    if rows != table.num_rows:
+        raise InputError(
+            f"{table.where} declares {table.num_rows} rows and {rows} could be read: write it anew, or run again when "
+            "nothing writes to it"
+        )
 
 
 def _narrowed(chunk: npt.NDArray[Any]) -> npt.NDArray[Any]:

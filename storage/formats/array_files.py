@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from storage.formats.base import CHUNK_EDGES, EdgeChunk, FeatureTable, rows_per_
 from storage.formats.files import require_file
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADER_FAULTS = (SyntaxError, tokenize.TokenError)
 _ZIP_FAULTS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError)
 
 
@@ -51,7 +54,7 @@ class ArrayFile:
             version = np.lib.format.read_magic(file)
             if version not in _HEADERS:
                 raise ValueError(f"version {version} of the format")
-            shape, column_order, dtype = _HEADERS[version](file)
+            shape, column_order, dtype = _read_header(file, version)
             if dtype.hasobject:
                 raise ValueError("it holds pickled Python objects")
             array = cls(path, member, shape, dtype, column_order and len(shape) > 1, file.tell())
@@ -195,6 +198,17 @@ class PairEdges:
 def as_ids(ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Ids as contiguous int64 (those beyond become negative, and so out of range)."""
     return np.ascontiguousarray(ids, np.int64)
+
+
+def _read_header(file: BinaryIO, version: tuple[int, int]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in column order, type; NumPy lets pass what Python's tokenizer raises."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # one written by Python 2 is as good
+            shape, column_order, dtype = _HEADERS[version](file)
+    except _HEADER_FAULTS as error:
+        raise ValueError(f"its header is damaged: {error}") from error
+    return shape, column_order, dtype
 
 
 @contextmanager

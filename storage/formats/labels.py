@@ -67,7 +67,8 @@ def _whole_numbers(raw: npt.NDArray[Any], start: int, where: str) -> npt.NDArray
     """Labels of the rows from `start` on as integers, -1 where there is none."""
     piece = raw[start : start + _PIECE_ROWS]
     if piece.dtype.kind == "f":
-        wrong = np.flatnonzero(np.isinf(piece) | ((piece != np.floor(piece)) & ~np.isnan(piece)))
+        with np.errstate(invalid="ignore"):  # of signalling NaNs
+            wrong = np.flatnonzero(np.isinf(piece) | ((piece != np.floor(piece)) & ~np.isnan(piece)))
         if len(wrong):
             raise InputError(
                 f"{where}: row {start + wrong[0]} is {piece[wrong[0]]}, which is no class: labels are whole numbers "
@@ -84,6 +85,8 @@ def _whole_numbers(raw: npt.NDArray[Any], start: int, where: str) -> npt.NDArray
 def _from_strings(raw: npt.NDArray[Any]) -> LabelColumn:
     text_N = np.array(["" if label is None else str(label) for label in raw], np.str_)
     classes = np.unique(text_N[text_N != ""])
+    if any("\0" in name for name in classes.tolist()):
+        raise InputError("a label holds a zero byte, which a store cannot keep: rename that class")
     labels_N = np.where(text_N == "", -1, np.searchsorted(classes, text_N))
     return LabelColumn(labels_N.astype(np.int32), tuple(str(label) for label in classes))
 

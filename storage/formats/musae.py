@@ -50,6 +50,8 @@ def open_musae(path: Path, name: str) -> GraphSource:
     num_nodes = len(labels.labels_N)
     edges = require_file(path / f"{name}_edges.csv")
     reader = TextEdges(edges, find_dialect(edges, ",", None, None))
+    if reader.dialect.names:
+        raise InputError(f"{edges}: the ids in its first lines are no integers: fetch it again")
     bits = _read_features(require_file(path / f"{name}.json"), num_nodes)
     return GraphSource(
         where=f"{path / name}",
@@ -66,7 +68,7 @@ def _read_labels(path: Path) -> LabelColumn:
     """Labels in the order of the ids."""
     try:
         frame = pl.read_csv(path, infer_schema=False)
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} is no readable CSV file ({error})") from error
     id_column, label_column = _pick(path, frame, _ID_COLUMNS), _pick(path, frame, _LABEL_COLUMNS)
     ids = frame[id_column].cast(pl.Int64, strict=False).fill_null(-1).to_numpy()

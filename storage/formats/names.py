@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from storage.errors import InputError
 from storage.formats.base import CHUNK_EDGES, EdgeChunk, EdgeReader, IdArray, NumberedEdges
 from storage.id_hash import HashIndex
 
@@ -53,7 +54,10 @@ def collect_names(columns: Iterable[pl.Series]) -> pl.Series:
         # Merging only once as much came as is there already keeps the passes over the names few.
         if sum(map(len, pending)) > max(len(names), CHUNK_EDGES):
             names, pending = pl.concat([names, *pending]).unique(), []
-    return pl.concat([names, *pending]).unique().sort()
+    names = pl.concat([names, *pending]).unique().sort()
+    if names.str.contains("\0", literal=True).any():
+        raise InputError("a name holds a zero byte, which a store cannot keep: rename that node or relation")
+    return names
 
 
 class NameIndex:

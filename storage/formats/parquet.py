@@ -12,7 +12,7 @@ from storage.errors import InputError
 from storage.formats.base import CHUNK_EDGES, EdgeChunk, GraphSource
 from storage.formats.edge_data import EdgeWeights, check_edge_data
 from storage.formats.files import require_file
-from storage.formats.tables import guard_parquet, tabular_source
+from storage.formats.tables import PARQUET_FAULTS, guard_parquet, tabular_source
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ class ParquetEdges:
                 self._refuse_nulls(batch, row)
                 row += batch.height
                 yield batch.to_series(0), batch.to_series(1)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise InputError(f"{self.path} cannot be read after row {row} ({error}): write it anew") from error
+        except PARQUET_FAULTS as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"{self.path} cannot be read after row {row} ({reason}): write it anew") from error
 
     def locate(self, row: int) -> str:
         """Say where an edge stands."""

@@ -22,6 +22,8 @@ from storage.formats.labels import to_labels
 from storage.formats.planetoid_pickle import load_pickle
 
 _PUBLIC_VALID = 500
+_MOST_DIGITS = 18
+_MOST_GAPS = 4  # missing test ids make gaps; what is sized by them must stay in proportion
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _read_test_ids(file: Path) -> npt.NDArray[np.int64]:
     """One id a line."""
     lines = require_file(file).read_bytes().split()
     for number, line in enumerate(lines, 1):
-        if not line.isdigit():
+        if not line.isdigit() or len(line) > _MOST_DIGITS:
             raise InputError(f"{file}, line {number}: {line.decode(errors='replace')!r} is no node id")
     return np.array(lines, np.int64)
 
@@ -133,6 +135,9 @@ def _check(parts: _Parts, num_x: int) -> None:
             raise InputError(f"{parts.where}: {what} differ in size ({one} and {other}): fetch the data set again")
     if len(np.unique(parts.test_ids)) != len(parts.test_ids) or parts.test_ids.min(initial=2**62) < len(parts.ally):
         raise InputError(f"{parts.where}: test.index repeats an id, or names a row of allx: fetch the data set again")
+    last = parts.test_ids.max(initial=-1)
+    if last >= _MOST_GAPS * (len(parts.graph) + len(parts.ally) + len(parts.ty)):
+        raise InputError(f"{parts.where}: test.index names node {last}, beyond the graph: fetch the data set again")
     if parts.num_train > len(parts.ally):
         raise InputError(f"{parts.where}: x has {parts.num_train} rows, allx only {len(parts.ally)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from storage.formats.labels import to_labels
 from storage.formats.names import SeriesReader, number_names
 
 T = TypeVar("T")
+PARQUET_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+"""What polars raises over a file that is damaged."""
 
 
 def tabular_source(
@@ -103,16 +106,25 @@ def _parquet_features(path: Path) -> FeatureTable:
     rows = rows_per_chunk(len(schema) * dtype.itemsize)
 
     def chunks() -> Iterator[npt.NDArray[Any]]:
-        for batch in frame.collect_batches(chunk_size=rows, maintain_order=True):
-            # Nulls become NaN, which only a floating type holds.
-            yield batch.to_numpy() if batch.to_numpy().dtype == dtype else batch.cast(pl.Float64).to_numpy()
+        with _reading_parquet(path):
+            for batch in frame.collect_batches(chunk_size=rows, maintain_order=True):
+                # Nulls become NaN, which only a floating type holds.
+                yield batch.to_numpy() if batch.to_numpy().dtype == dtype else batch.cast(pl.Float64).to_numpy()
 
     return FeatureTable(num_rows, len(schema), dtype, chunks, str(path))
 
 
 def guard_parquet(path: Path, read: Callable[[], T]) -> T:
     """Run a read; what polars raises becomes an `InputError`."""
-    try:
+    with _reading_parquet(path):
         return read()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{path} is no readable Parquet file ({error}): write it anew") from error
+
+
+@contextlib.contextmanager
+def _reading_parquet(path: Path) -> Iterator[None]:
+    """Turn what polars raises, be it in panic, into an `InputError`."""
+    try:
+        yield
+    except PARQUET_FAULTS as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{path} is no readable Parquet file ({reason}): write it anew") from error

@@ -14,6 +14,8 @@ from storage.formats.text_dialect import Dialect, find_fault, lines_of
 
 _BLOCK_BYTES = 4 << 20
 _GZIP_RATIO = 4
+_IDS = (pl.Int64, pl.String)
+_FAULTS = (pl.exceptions.PolarsError, OSError)  # bytes that look compressed are an OSError
 
 ColumnKinds = Mapping[int, type[pl.DataType]]
 """Type of each field that is wanted: Int64 (ids), String (names), Float32 or Float64 (an empty field is null)."""
@@ -51,7 +53,7 @@ class TextTable:
                 row -= not self.dialect.is_skipped(line)
                 if row < 0:
                     return f"{self.path}, line {number}"
-        raise IndexError("no such row")
+        return f"{self.path}, after its last line"
 
     @property
     def approx_rows(self) -> int:
@@ -61,24 +63,33 @@ class TextTable:
 
     def _parse(self, block: bytes, lines_before: int, kinds: ColumnKinds) -> pl.DataFrame:
         """Parse whole lines; where polars stumbles, or finds a field missing, look for the line at fault."""
+        if b"\0" in block:
+            line = lines_before + block.count(b"\n", 0, block.index(b"\0")) + 1
+            raise InputError(f"{self.path}, line {line}: a zero byte, which no text holds: write the file anew")
         try:
             columns = self._read_columns(block, kinds)
-        except pl.exceptions.PolarsError:
+        except _FAULTS:
             columns = None
         if columns is None or any(column.null_count() for column in columns):
             fault = find_fault(block, self.dialect, kinds)
             if fault is not None:
                 raise InputError(f"{self.path}, line {lines_before + fault.line}: {fault.problem}")
             # No line is at fault: there are blank ones, or blanks around the fields.
-            try:
-                texts = self._read_columns(self.dialect.data_lines(block), dict.fromkeys(kinds, pl.String))
-                columns = texts.cast({str(place): kind for place, kind in kinds.items()})
-            except pl.exceptions.PolarsError as error:  # a quote that no other closes, say
-                last = lines_before + len(lines_of(block))
-                reason = str(error).partition("\n")[0]
-                raise InputError(
-                    f"{self.path}, lines {lines_before + 1} to {last}: no table ({reason}): look for stray quotes"
-                ) from error
+            columns = self._read_stripped(block, kinds, lines_before)
+        return columns
+
+    def _read_stripped(self, block: bytes, kinds: ColumnKinds, lines_before: int) -> pl.DataFrame:
+        """Parse what no single line makes wrong; a quote that spans lines is found only here."""
+        columns, reason = None, "an id is missing"
+        try:
+            texts = self._read_columns(self.dialect.data_lines(block), dict.fromkeys(kinds, pl.String))
+            columns = texts.cast({str(place): kind for place, kind in kinds.items()})
+        except _FAULTS as error:
+            reason = str(error).partition("\n")[0]
+        ids = [str(place) for place, kind in kinds.items() if kind in _IDS]
+        if columns is None or any(columns[name].null_count() for name in ids):
+            where = f"{self.path}, lines {lines_before + 1} to {lines_before + len(lines_of(block))}"
+            raise InputError(f"{where}: no table ({reason}): look for stray quotes")
         return columns
 
     def _read_columns(self, block: bytes, kinds: ColumnKinds) -> pl.DataFrame:
