@@ -56,6 +56,15 @@ def remove_partial_files(parent: Path) -> None:
                 partial.unlink(missing_ok=True)
 
 
+def remove_partial_file(path: Path) -> None:
+    """Remove what a dead writer of one file left; a live one holds the file's lock."""
+    partial = path.with_name(path.name + PARTIAL_SUFFIX)
+    if partial.exists():
+        with locked(lock_file(path), wait=False) as held:
+            if held:
+                partial.unlink(missing_ok=True)
+
+
 def remove_unused(directory: Path) -> bool:
     """Remove a published directory in one step, unless a live process uses or builds it.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from storage.atomic import write_text
 from storage.errors import InputError
+from storage.leftovers import remove_partial_file
 from storage.locks import lock_file, locked
 
 _logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class InputDigests:
         """Open the memory; with `verify` every file is hashed anew, whatever is remembered."""
         self._path = state_dir / "input_digests.json"
         self._verify = verify
+        remove_partial_file(self._path)
         self._known: dict[str, list[object]] = self._load()
 
     def digest(self, path: Path) -> str:

@@ -131,8 +131,7 @@ def same_result(one: Path, other: Path) -> None:
             assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("kills", [2, 20])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.full)])
 def test_killed_at_random_moments_of_every_stage(
     kills: int, tmp_path: Path, warm_garden: WarmGarden, request: pytest.FixtureRequest
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import InputError
+from storage.locks import lock_file, locked
 from tasks.input_digests import InputDigests
 
 OLD_NS = 1_700_000_000 * 10**9
@@ -77,3 +78,13 @@ def test_a_damaged_memory_is_forgotten(tmp_path: Path) -> None:
 def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere: cannot read the input file .*; check the path"):
         InputDigests(tmp_path).digest(tmp_path / "nowhere")
+
+
+def test_what_a_dead_writer_left_goes_and_what_a_live_one_writes_stays(tmp_path: Path) -> None:
+    partial = tmp_path / "input_digests.json.partial"
+    partial.write_text("{")
+    with locked(lock_file(tmp_path / "input_digests.json")):
+        InputDigests(tmp_path)
+        assert partial.exists()
+    InputDigests(tmp_path)
+    assert not partial.exists()
