@@ -1,0 +1,108 @@
+"""Seeds and graphs that move while training goes on: workloads on which what is hot today is not what was hot before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.mfg import IdArray
+from kernels.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Mini-batches of seeds, in order, and the graph that they are sampled on."""
+
+    topology: Topology
+    """Adjacency; all segments of a workload have the same nodes."""
+    batches: Sequence[IdArray]
+    """Seeds of each mini-batch."""
+
+
+def time_ordered(train_nodes: IdArray, time_N: npt.NDArray[np.integer], batch_size: int) -> list[IdArray]:
+    """Mini-batches of the seeds as they arrive: once through the training nodes by time, ties by id.
+
+    Parameters
+    ----------
+    train_nodes : (n,) integer
+    time_N : (N,) integer
+        When each node arrived.
+    batch_size : int
+        Seeds a mini-batch; the last may hold fewer.
+
+    Returns
+    -------
+    list of (<= batch_size,) arrays
+    """
+    nodes = np.sort(train_nodes)
+    nodes = nodes[np.argsort(time_N[nodes], kind="stable")]
+    return [nodes[first : first + batch_size] for first in range(0, len(nodes), batch_size)]
+
+
+def moving_community(
+    train_nodes: IdArray,
+    community_N: npt.NDArray[np.integer],
+    batch_size: int,
+    num_batches: int,
+    *,
+    width: int,
+    seed: int,
+) -> list[IdArray]:
+    """Mini-batches of seeds from a few communities at a time, a window that moves once through all of them.
+
+    Parameters
+    ----------
+    train_nodes : (n,) integer
+    community_N : (N,) integer
+        Community of each node, in [0, C).
+    batch_size, num_batches : int
+    width : int
+        Communities in the window; their order is that of their numbers.
+    seed : int
+
+    Returns
+    -------
+    list of (batch_size,) arrays
+        Drawn with replacement where the window holds fewer nodes than a mini-batch.
+    """
+    rng = np.random.default_rng(seed)
+    num_communities = int(community_N.max()) + 1
+    nodes = train_nodes[np.argsort(community_N[train_nodes], kind="stable")]
+    first_C = np.searchsorted(community_N[nodes], np.arange(num_communities + 1))
+    last_window = max(0, num_communities - width)
+    batches = []
+    for number in range(num_batches):
+        begin = round(last_window * number / max(1, num_batches - 1))
+        window = nodes[first_C[begin] : first_C[min(begin + width, num_communities)]]
+        batches.append(rng.choice(window, batch_size, replace=len(window) < batch_size))
+    return batches
+
+
+def next_snapshot(topology: Topology, moved_share: float, *, seed: int) -> Topology:
+    """The graph some time later: some nodes have changed places, so that other ones are popular.
+
+    Parameters
+    ----------
+    topology : Topology
+    moved_share : float
+        Share of the nodes that change places with each other, lists and mentions both.
+    seed : int
+
+    Returns
+    -------
+    Topology
+        As many nodes and edges, without an adjacency cache.
+    """
+    rng = np.random.default_rng(seed)
+    moved = rng.permutation(topology.num_nodes)[: round(moved_share * topology.num_nodes)]
+    new_of_old_N = np.arange(topology.num_nodes)
+    new_of_old_N[moved] = rng.permutation(moved)
+    old_of_new_N = np.argsort(new_of_old_N, kind="stable")
+    degree_N = topology.in_degree()[old_of_new_N]
+    indptr = np.concatenate([[0], np.cumsum(degree_N)])
+    position = np.arange(topology.num_edges) - np.repeat(indptr[:-1] - topology.indptr[:-1][old_of_new_N], degree_N)
+    indices = new_of_old_N[topology.indices[position]].astype(topology.indices.dtype)
+    return Topology.in_memory(indptr, indices)
