@@ -234,9 +234,24 @@ class ProfileConfig(Section):
     """Epochs of real sampling whose counts choose what is cached."""
     heldout_epochs: int = Field(20, ge=1)
     """Further epochs that choose nothing: they predict the hit rates and rank the static oracle."""
-    counting: Literal["input", "full_link"] = "input"
-    """`input` counts a node once a batch that needs its features; `full_link` adds every hop's sources and
-    destinations (GARDEN Eq. 4)."""
+    counting: Literal["smoothed", "input", "full_link"] = "smoothed"
+    """`input` counts a node once a batch that needs its features; `smoothed` draws those counts toward the analytic
+    inclusion probabilities, as far as the graph bears them out; `full_link` adds every hop's sources and destinations
+    (GARDEN Eq. 4)."""
+
+
+class DynamicConfig(Section):
+    """The dynamic cache: rows that the static cache misses, kept up while training goes on (GARDEN Eq. 5, 6)."""
+
+    share: Fraction = 0.0
+    """Share of `device_budget` for it, spare rows and maps included; 0: none. Pays where what is read moves with time:
+    `garden compare` says whether it does."""
+    gamma: float = Field(0.999, gt=0, le=1)
+    """What is left of a node's score after one mini-batch."""
+    interval_batches: int | None = Field(None, ge=1)
+    """Mini-batches from one update to the next; empty: at the end of each epoch."""
+    epochs: int = Field(10, ge=1)
+    """Epochs after which updates stop; they stop earlier where they gain less than they cost."""
 
 
 class CacheConfig(Section):
@@ -244,6 +259,30 @@ class CacheConfig(Section):
 
     device_budget: ByteSize = ByteSize(6 << 20)
     """Bytes for all caches on the device (on a CPU, a host array of that size), maps included; 0 caches nothing."""
+    miss_costs: Literal["bytes", "measured", "given"] = "bytes"
+    """What a miss costs when rows and adjacency lists compete for bytes: `bytes` that cross, in whole 64-byte lines;
+    the times `measured` on this machine at several cache sizes (on a CPU all tiers are host memory, and misses cost
+    next to nothing: bytes are taken then); or those `given` below."""
+    feature_miss_ns: float | None = Field(None, ge=0)
+    """Nanoseconds that a missed feature row takes longer than a cached one (miss_costs: given)."""
+    adjacency_miss_ns: float | None = Field(None, ge=0)
+    """Nanoseconds that a missed adjacency list takes longer than a cached one (miss_costs: given)."""
+    dynamic: DynamicConfig = DynamicConfig()
+    """Dynamic cache."""
+
+    @model_validator(mode="after")
+    def _times_go_with_given_costs(self) -> CacheConfig:
+        for field in ("feature_miss_ns", "adjacency_miss_ns"):
+            if (getattr(self, field) is not None) != (self.miss_costs == "given"):
+                state = "is missing" if self.miss_costs == "given" else f"has no effect for {self.miss_costs!r}"
+                raise ValueError(f"cache.{field} {state}: it goes with cache.miss_costs=given")
+        return self
+
+    @model_validator(mode="after")
+    def _dynamic_has_a_share(self) -> CacheConfig:
+        if not self.dynamic.share and self.dynamic != DynamicConfig():
+            raise ValueError("cache.dynamic has no effect while cache.dynamic.share is 0: set it above 0")
+        return self
 
 
 class PipelineConfig(Section):

@@ -81,13 +81,15 @@ class TierReads:
     """What one kind of object (feature rows or adjacency lists) cost, tier by tier."""
 
     device_rows: int = 0
-    """Requests served by the device cache."""
+    """Requests served on the device."""
     host_rows: int = 0
     """Requests that the device cache missed, before grouping."""
     device_bytes: int = 0
     """Bytes read from the device cache."""
     host_bytes: int = 0
     """Bytes that crossed from host memory (a row missed by several batches of a group counts once)."""
+    dynamic_rows: int = 0
+    """Of `device_rows`, those that the dynamic cache served."""
 
     def add(self, other: TierReads) -> None:
         """Add another count to this one."""
@@ -95,6 +97,7 @@ class TierReads:
         self.host_rows += other.host_rows
         self.device_bytes += other.device_bytes
         self.host_bytes += other.host_bytes
+        self.dynamic_rows += other.dynamic_rows
 
     def since(self, before: TierReads) -> TierReads:
         """What was read after an earlier count of the same tiers."""
@@ -103,6 +106,7 @@ class TierReads:
             self.host_rows - before.host_rows,
             self.device_bytes - before.device_bytes,
             self.host_bytes - before.host_bytes,
+            self.dynamic_rows - before.dynamic_rows,
         )
 
     @property

@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     DEMO = 7
     DROPOUT = 8
     INIT = 9
+    POLICY = 10
 
 
 def mix64(x: U64Array) -> U64Array:

@@ -15,13 +15,13 @@ from kernels.mfg import IdArray
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, check_fanouts, shuffled_batches
 from kernels.topology import Topology
-from storage.cache.plan import PLAN_NODE_BYTES, CachePlan, build_plan, largest_fanout
+from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
 from storage.cache.profile import profile_accesses
 from storage.cache.tiers import FeatureTiers, cached_topology
 from storage.errors import BudgetError, InputError
 from storage.graph_store import FEATURES, LABELS, ORIGINAL_ID, SPLITS, GraphStore, Split, StoreInfo
 from tasks.api_batch import NodeColumns
-from tasks.bounds import batch_nodes, profile_bytes, sampling_bytes, topology_bytes
+from tasks.bounds import PROFILE_BYTES, batch_nodes, profile_bytes, sampling_bytes, topology_bytes
 from tasks.loader import MiniBatchLoader
 from tasks.objective import Labels, labelled
 
@@ -153,7 +153,9 @@ def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: Tier
         memory_bytes = _memory_bytes(store, options, tiers.device_budget if plan is None else plan.total_bytes)
         memory_bytes += _VISIT_BYTES * max(store.info.num_nodes, len(given))
         if plan is None and tiers.device_budget:
-            memory_bytes += profile_bytes(store.info, options) + PLAN_NODE_BYTES * store.info.num_nodes
+            # One after the other: counting, then planning on what was counted.
+            planning = PROFILE_BYTES * store.info.num_nodes + plan_bytes(store.info.num_nodes)
+            memory_bytes += max(profile_bytes(store.info, options), planning)
         _check_budget(store, memory_bytes, tiers.host_budget)
         labels = store.read_multi_labels() if store.info.is_multi_label else store.read_labels()
         chosen = _chosen_nodes(store, given, labels)

@@ -7,8 +7,13 @@ from typing import Protocol
 from storage.graph_store import INDICES, INDPTR, GraphStore, StoreInfo
 from tasks.in_flight import most_batch_bytes
 
-COUNT_BYTES = 8 * 8
-"""Bytes a node of an access profile while it is counted: two sets of three int64 counts, and what they become."""
+COUNT_BYTES = 8 * 13
+"""Bytes a node of an access profile while it is counted: two sets of three int64 counts, and what they become; the
+inclusion probabilities, and the counts drawn toward them."""
+PROFILE_BYTES = 8 * 7
+"""Bytes a node of a finished access profile."""
+SCORE_BYTES = 8
+"""Bytes a node of the scores of a dynamic cache."""
 _STAMP_BYTES = 8  # a node, in each sampling thread's table
 _ID_BYTES = 8
 _EDGE_BYTES = 16  # a sampled edge while it is relabelled: global id, local position, draws

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,18 @@ import numpy as np
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from conf.schema import PipelineConfig
-from storage.cache.plan import PLAN_NODE_BYTES, CachePlan, build_plan, largest_fanout
+from conf.schema import DynamicConfig, PipelineConfig
+from kernels.sampler import shuffled_batches
+from kernels.topology import Topology
+from storage.cache.costs import MissCosts, measure_miss_ns
+from storage.cache.explain import explain_plan
+from storage.cache.hotset import DynamicLayout, DynamicOptions
+from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
 from storage.cache.profile import AccessProfile
-from storage.graph_store import INDICES, GraphStore
+from storage.errors import BudgetError
+from storage.graph_store import FEATURES, INDICES, GraphStore
 from storage.manifest import Manifest
+from tasks.bounds import PROFILE_BYTES
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.plots import plot_hit_rates
 from tasks.profile import PROFILE_FILE
@@ -22,10 +30,15 @@ from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
 from tasks.specs import CACHE, PROFILE, REORDER, cache_spec
 
+_logger = logging.getLogger(__name__)
+
 PLAN_FILE = "plan.h5"
 """Name of the plan within its artifact."""
+EXPLANATION_FILE = "explanation.txt"
+"""Name of the split in words, within its artifact."""
 _PICTURE = "hit_rates.png"
-_PROFILE_NODE_BYTES = 56  # the counts, the offsets and the degrees
+_MEASURED_BATCHES = 4
+_DEGREE_BYTES = 16  # a node: the offsets and the degrees
 
 
 @task(name=CACHE, cache_policy=NO_CACHE)
@@ -39,6 +52,7 @@ def build_cache(run: RunContext) -> Manifest:
             plan = plan_cache(store, profile, run.config)
             num_nodes = store.info.num_nodes
         plan.save(directory / PLAN_FILE)
+        (directory / EXPLANATION_FILE).write_text("\n".join(explain_plan(plan, num_nodes)) + "\n", encoding="utf-8")
         chosen = (len(plan.feature_ids) / num_nodes, plan.predicted_feature_hit_rate)
         plot_hit_rates(plan.curve_fraction, plan.curve_plan, plan.curve_oracle, chosen, directory / _PICTURE)
         return _figures(plan)
@@ -46,18 +60,26 @@ def build_cache(run: RunContext) -> Manifest:
     def estimate() -> Estimate:
         num_nodes = int(laid_out.counts["num_nodes"])
         return Estimate(
-            memory_bytes=(PLAN_NODE_BYTES + _PROFILE_NODE_BYTES) * num_nodes,
+            memory_bytes=plan_bytes(num_nodes) + (PROFILE_BYTES + _DEGREE_BYTES) * num_nodes,
             disk_bytes=16 * num_nodes + SMALL_FILES_BYTES,
         )
 
     manifest = run.open_or_build(cache_spec(run.config, profiled.digest), build, estimate)
     run.picture(manifest.path(_PICTURE))
+    run.parent.log_artifact(manifest.path(EXPLANATION_FILE), "cache")
     return manifest
 
 
 def plan_cache(store: GraphStore, profile: AccessProfile, config: PipelineConfig) -> CachePlan:
-    """Decide what the device budget holds."""
-    return build_plan(
+    """Decide what the device budget holds.
+
+    Raises
+    ------
+    InputError
+        If the share of the dynamic cache holds no row.
+    """
+    dynamic = dynamic_options(config.cache.dynamic)
+    plan = build_plan(
         profile,
         np.diff(store.read_indptr()),
         row_bytes=max(1, store.info.feature_row_bytes),
@@ -65,19 +87,58 @@ def plan_cache(store: GraphStore, profile: AccessProfile, config: PipelineConfig
         device_budget=int(config.cache.device_budget),
         counting=config.profile.counting,
         max_fanout=largest_fanout(config.sampling.fanouts),
+        costs=miss_costs(store, config),
+        dynamic=dynamic,
     )
+    if dynamic.share and config.cache.device_budget and not plan.dynamic_rows:
+        least = DynamicLayout(1, max(1, store.info.feature_row_bytes), store.info.num_nodes).nbytes
+        raise BudgetError(
+            f"cache.dynamic.share {dynamic.share:g} of cache.device_budget {int(config.cache.device_budget)} holds no "
+            f"row: the dynamic cache needs at least {least} bytes; raise either, or set the share to 0"
+        )
+    return plan
+
+
+def dynamic_options(dynamic: DynamicConfig) -> DynamicOptions:
+    """Translate the `cache.dynamic` section."""
+    return DynamicOptions(dynamic.share, dynamic.gamma, dynamic.interval_batches or 0, dynamic.epochs)
+
+
+def miss_costs(store: GraphStore, config: PipelineConfig) -> MissCosts:
+    """What a miss costs, as asked; bytes where times are to be measured and misses take no longer than hits."""
+    cache, row_bytes = config.cache, max(1, store.info.feature_row_bytes)
+    if cache.miss_costs == "given":
+        return MissCosts.of_times(cache.feature_miss_ns or 0.0, cache.adjacency_miss_ns or 0.0)
+    if cache.miss_costs == "bytes" or not store.has(FEATURES):
+        return MissCosts.of_bytes(row_bytes)
+    train, sampling = store.read_split("train"), config.sampling
+    batches = shuffled_batches(train, sampling.batch_size, seed=config.seed, epoch=0)[:_MEASURED_BATCHES]
+    topology = Topology.in_memory(*store.read_adjacency())
+    feature_ns, adjacency_ns = measure_miss_ns(topology, store.read_features(), sampling.fanouts, batches)
+    _logger.info("cache: measured %.1f ns a feature miss, %.1f ns an adjacency miss", feature_ns, adjacency_ns)
+    costs = MissCosts.of_times(feature_ns, adjacency_ns)
+    if costs.row or costs.adjacency:
+        return costs
+    _logger.warning("cache: on this machine misses take no longer than hits; rows and lists compete by bytes instead")
+    return MissCosts.of_bytes(row_bytes)
 
 
 def _figures(plan: CachePlan) -> dict[str, int | float]:
     return {
         "device_budget": plan.device_budget,
+        "total_bytes": plan.total_bytes,
         "cached_features": len(plan.feature_ids),
         "cached_lists": len(plan.adjacency_ids),
         "feature_bytes": plan.feature_bytes,
         "adjacency_bytes": plan.adjacency_bytes,
         "map_bytes": plan.map_bytes,
+        "dynamic_bytes": plan.dynamic_bytes,
+        "dynamic_rows": plan.dynamic_rows,
         "predicted_feature_hit_rate": plan.predicted_feature_hit_rate,
         "predicted_adjacency_hit_rate": plan.predicted_adjacency_hit_rate,
         "oracle_feature_hit_rate": plan.oracle_feature_hit_rate,
         "oracle_adjacency_hit_rate": plan.oracle_adjacency_hit_rate,
+        "predicted_saved": plan.predicted_saved,
+        "rows_only_saved": plan.rows_only_saved,
+        "lists_only_saved": plan.lists_only_saved,
     }

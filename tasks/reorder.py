@@ -112,7 +112,7 @@ def _ranks(config: PipelineConfig, store: GraphStore) -> IdArray:
         return old_to_new
     if order == "degree":
         return falling_ranks(lambda: row_chunks(store, OUT_DEGREE), num_nodes)
-    hotness = sample_profile(store, config, heldout_epochs=0).feature_counts(config.profile.counting)
+    hotness = sample_profile(store, config, heldout_epochs=0).counts(config.profile.counting)[0]
     return falling_ranks(lambda: [hotness], num_nodes)
 
 

@@ -20,8 +20,8 @@ INGEST, REORDER, PROFILE, CACHE, TRAIN = STAGES = ("ingest", "reorder", "profile
 """Names of the stages, in order."""
 
 # Raise a stage's number when the same input and configuration would give another result.
-_ALGORITHM_VERSION = {INGEST: 1, REORDER: 1, PROFILE: 1, CACHE: 1, TRAIN: 3}
-_FORMAT_VERSION = {INGEST: STORE_FORMAT_VERSION, REORDER: STORE_FORMAT_VERSION, PROFILE: 1, CACHE: 1, TRAIN: 1}
+_ALGORITHM_VERSION = {INGEST: 1, REORDER: 1, PROFILE: 2, CACHE: 2, TRAIN: 3}
+_FORMAT_VERSION = {INGEST: STORE_FORMAT_VERSION, REORDER: STORE_FORMAT_VERSION, PROFILE: 2, CACHE: 2, TRAIN: 1}
 
 _FILE_FIELDS = {"path", "edges", "features", "labels", "url", "checksum"}
 _NO_EFFECT_ON_SAMPLES = {"superbatch", "threads", "in_flight_bytes"}

@@ -124,6 +124,7 @@ def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = N
         "io/host_feature_bytes": features.host_bytes,
         "io/device_adjacency_bytes": adjacency.device_bytes,
         "io/host_adjacency_bytes": adjacency.host_bytes,
+        **{f"cache/{name}": value for name, value in report.dynamic.items()},
         "system/rss_bytes": psutil.Process().memory_info().rss,
     }
     if run.config.training.metric != "accuracy":

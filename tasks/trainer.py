@@ -226,6 +226,7 @@ class _Training:
             adjacency_reads=costs.adjacency_reads,
             valid_feature_reads=score.feature_reads,
             valid_adjacency_reads=score.adjacency_reads,
+            dynamic=costs.dynamic,
         )
 
     def _record(self, report: EpochReport) -> None:

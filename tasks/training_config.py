@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conf.schema import PipelineConfig
 from storage.graph_store import FEATURES, GraphStore
-from tasks.bounds import batch_nodes, loading_bytes, superbatch_bytes, topology_bytes
+from tasks.bounds import SCORE_BYTES, batch_nodes, loading_bytes, superbatch_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
 from tasks.inference import CHUNKS_AT_WORK, DEFAULT_CHUNK_BYTES, inference_bytes
@@ -105,7 +105,8 @@ def _memory_bytes(config: PipelineConfig, store: GraphStore, in_flight_bytes: in
     shared = topology_bytes(store) + store.nbytes(FEATURES)
     loading = loading_bytes(info, config.sampling, in_flight_bytes)
     steps = 4 * 4 * nodes * widest
-    process = 5 * 8 * info.num_nodes + device_budget + loading + steps
+    scores = SCORE_BYTES * info.num_nodes if config.cache.dynamic.share else 0
+    process = 5 * 8 * info.num_nodes + scores + device_budget + loading + steps
     spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
     # Prepared for the validation nodes and, at the end, for the test nodes.
     exact = inference_bytes(spec, info.num_nodes, info.num_edges, chunk_bytes, prepared=2)

@@ -76,7 +76,9 @@ def load_training_data(store_path: Path, plan_path: Path, *, shared: bool = Fals
         check_adjacency(store.path, indptr, indices)
         return LoadedData(
             cached_topology(indptr, indices, plan.adjacency_ids),
-            FeatureTiers(large(FEATURES), plan.feature_ids),
+            FeatureTiers(
+                large(FEATURES), plan.feature_ids, dynamic_rows=plan.dynamic_rows, dynamic=plan.dynamic_options
+            ),
             store.read_multi_labels() if store.info.is_multi_label else store.read_labels(),
             Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test")),
             NodeDegrees(np.diff(indptr), store.read_out_degree()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
@@ -51,6 +51,8 @@ class EpochCosts:
     """Feature rows read, all workers together."""
     adjacency_reads: TierReads
     """Adjacency lists read, all workers together."""
+    dynamic: Mapping[str, float]
+    """Counters and overhead of this process's dynamic cache; empty where there is none."""
 
 
 class EpochTrainer:
@@ -121,7 +123,10 @@ class EpochTrainer:
         loss_sum, weight_sum, rate, start = 0.0, 0.0, 0.0, time.perf_counter()
         mine = batches[peers.rank :: peers.size]
         self.model.train()
-        with self._loader.epoch(mine, epoch=epoch, first_batch=peers.rank, batch_step=peers.size) as stream:
+        with (
+            self._data.features.watched_epoch(epoch) as dynamic,
+            self._loader.epoch(mine, epoch=epoch, first_batch=peers.rank, batch_step=peers.size) as stream,
+        ):
             loaded = iter(stream)
             for number, first in enumerate(firsts):
                 seeds = np.concatenate(batches[first : first + per_step]).astype(np.int64, copy=False)
@@ -132,7 +137,7 @@ class EpochTrainer:
                 weight_sum += weight
         train_s = time.perf_counter() - start - stream.stats.wait_s
         costs = self._total(stream.stats, self._compute.feature_reads.since(before))
-        return EpochCosts(loss_sum / weight_sum, rate, train_s, stream.stats.wait_s, *costs)
+        return EpochCosts(loss_sum / weight_sum, rate, train_s, stream.stats.wait_s, *costs, dynamic)
 
     def _step(self, own: Iterable[MiniBatch], epoch: int, first: int, weight: float, rate: float) -> float:
         """One step of all processes over their mini-batches; returns its mean loss."""
@@ -197,7 +202,7 @@ class EpochTrainer:
         reads = [count for part in (feature_reads, stats.adjacency_reads) for count in _counts(part)]
         own = torch.tensor([stats.sample_s, stats.gather_s, *reads], dtype=torch.float64)
         sample_s, gather_s, *counts = torch.stack(self._peers.exchange(own)).sum(dim=0).tolist()
-        return sample_s, gather_s, TierReads(*map(int, counts[:4])), TierReads(*map(int, counts[4:]))
+        return sample_s, gather_s, TierReads(*map(int, counts[:5])), TierReads(*map(int, counts[5:]))
 
 
 def diverged(what: str, options: TrainOptions) -> InputError:
@@ -208,5 +213,5 @@ def diverged(what: str, options: TrainOptions) -> InputError:
     )
 
 
-def _counts(reads: TierReads) -> tuple[int, int, int, int]:
-    return reads.device_rows, reads.host_rows, reads.device_bytes, reads.host_bytes
+def _counts(reads: TierReads) -> tuple[int, ...]:
+    return reads.device_rows, reads.host_rows, reads.device_bytes, reads.host_bytes, reads.dynamic_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from torch import Tensor
@@ -60,6 +60,8 @@ class EpochReport:
     """Feature rows read by validation."""
     valid_adjacency_reads: TierReads
     """Adjacency lists read by validation."""
+    dynamic: Mapping[str, float] = field(default_factory=dict)
+    """Counters and overhead of the dynamic cache of the process of rank 0; empty where there is none."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint or JSON."""

@@ -170,3 +170,13 @@ def slot_of(bits: npt.NDArray[np.uint64], rank: npt.NDArray[np.uint32], v: int) 
     if word & bit == np.uint64(0):
         return np.int64(-1)
     return np.int64(rank[v >> 6]) + np.int64(popcount(word & (bit - _ONE)))
+
+
+@intrinsic
+def bits_of(_typing: Any, number: Any) -> Any:
+    """Bits of a float64 as a uint64: of numbers that are not negative they ascend with the value."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.uint64(types.float64), codegen

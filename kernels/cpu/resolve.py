@@ -9,7 +9,7 @@ from numba import njit
 from kernels.cpu.intrinsics import popcount, prefetch
 from kernels.mfg import IdArray
 
-DEVICE, HOST, STAGED = 0, 1, 2
+DEVICE, HOST, STAGED, DYNAMIC = 0, 1, 2, 3
 """Tiers in the order in which `gather_rows` is given their base addresses."""
 
 _ONE = np.uint64(1)

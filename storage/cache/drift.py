@@ -1,9 +1,10 @@
-"""Seeds and graphs that move while training goes on: workloads on which what is hot today is not what was hot before."""
+"""Seeds and graphs that move while training goes on: what is hot today is not what was hot before."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +38,8 @@ def time_ordered(train_nodes: IdArray, time_N: npt.NDArray[np.integer], batch_si
     -------
     list of (<= batch_size,) arrays
     """
-    nodes = np.sort(train_nodes)
-    nodes = nodes[np.argsort(time_N[nodes], kind="stable")]
+    by_id: Any = np.sort(train_nodes)
+    nodes = by_id[np.argsort(time_N[by_id], kind="stable")]
     return [nodes[first : first + batch_size] for first in range(0, len(nodes), batch_size)]
 
 
@@ -104,5 +105,5 @@ def next_snapshot(topology: Topology, moved_share: float, *, seed: int) -> Topol
     degree_N = topology.in_degree()[old_of_new_N]
     indptr = np.concatenate([[0], np.cumsum(degree_N)])
     position = np.arange(topology.num_edges) - np.repeat(indptr[:-1] - topology.indptr[:-1][old_of_new_N], degree_N)
-    indices = new_of_old_N[topology.indices[position]].astype(topology.indices.dtype)
+    indices: Any = new_of_old_N[topology.indices[position]].astype(topology.indices.dtype)
     return Topology.in_memory(indptr, indices)

@@ -10,20 +10,23 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.greedy import Candidates, list_bytes, tally
+from kernels.cpu.top import top_ids
 from kernels.rank_map import RankMap
+from storage.cache.costs import LINE_BYTES, MissCosts
 from storage.cache.files import ArrayRecord
-from storage.cache.knapsack import Int64Array, density_order, fill
+from storage.cache.greedy import BOTH, LISTS, ROWS, Taken, greedy, sums_by_rank
+from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.profile import AccessProfile, Counting
 from storage.errors import InputError
+
+Int64Array = npt.NDArray[np.int64]
 
 OFFSET_BYTES = 8
 """Bytes of one offset of a cached adjacency list (`Topology.cached_indptr`, int64)."""
 
-PLAN_NODE_BYTES = 256
-"""The most bytes a node that `build_plan` takes beside its arguments: values, sizes, ranks of both kinds of item."""
-
-LINE_BYTES = 64
-"""Least bytes that one read of the tier below moves: a cache line of a CPU, two sectors of a GPU."""
+_NODE_BYTES = 16 + 16  # while the plan is made; and its ids, where it takes all rows and lists
+_FIXED_BYTES = 4 << 20
 
 CURVE_FRACTION = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of all feature rows at which the curves give the hit rate."""
@@ -34,7 +37,7 @@ class CachePlan(ArrayRecord):
     """What the device tier holds, byte for byte, and what that is expected to serve."""
 
     KIND: ClassVar[str] = "cache plan"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     feature_ids: Int64Array
     """(C_f,) nodes whose feature rows are cached, ascending."""
@@ -54,6 +57,16 @@ class CachePlan(ArrayRecord):
     """Bytes of the cached adjacency lists and their offsets."""
     map_bytes: int
     """Bytes of the rank maps of the kinds that are cached."""
+    dynamic_bytes: int
+    """Bytes of the dynamic cache, spare rows and maps included."""
+    dynamic_rows: int
+    """Rows that the dynamic cache holds at most."""
+    dynamic_gamma: float
+    """What is left of a score after one mini-batch."""
+    dynamic_interval_batches: int
+    """Mini-batches from one update to the next; 0 updates at the end of each epoch."""
+    dynamic_epochs: int
+    """Epochs after which updates stop."""
     predicted_feature_hit_rate: float
     """Share of the held-out feature requests that the cached rows serve."""
     predicted_adjacency_hit_rate: float
@@ -62,22 +75,24 @@ class CachePlan(ArrayRecord):
     """The best that `feature_bytes` could serve of the held-out requests: the static oracle."""
     oracle_adjacency_hit_rate: float
     """What `adjacency_bytes` would serve of them if the held-out counts had chosen by the same rule."""
+    predicted_saved: float
+    """Share of the cost of all held-out misses that the plan avoids."""
+    rows_only_saved: float
+    """The same, had all static bytes gone to feature rows."""
+    lists_only_saved: float
+    """The same, had they gone to adjacency lists."""
 
     @property
     def total_bytes(self) -> int:
         """Bytes on the device, maps included; never above `device_budget`."""
-        return self.feature_bytes + self.adjacency_bytes + self.map_bytes
+        return self.feature_bytes + self.adjacency_bytes + self.map_bytes + self.dynamic_bytes
 
-
-@dataclass(frozen=True, slots=True)
-class _Items:
-    """Candidates of one kind, ids ascending."""
-
-    ids: Int64Array
-    value: Int64Array
-    size: Int64Array
-    fixed_bytes: int
-    """Bytes that the kind costs as soon as one item is taken."""
+    @property
+    def dynamic_options(self) -> DynamicOptions:
+        """How the dynamic cache is kept up."""
+        return DynamicOptions(
+            gamma=self.dynamic_gamma, interval_batches=self.dynamic_interval_batches, epochs=self.dynamic_epochs
+        )
 
 
 def build_plan(
@@ -90,16 +105,18 @@ def build_plan(
     counting: Counting,
     max_fanout: int,
     line_bytes: int = LINE_BYTES,
+    costs: MissCosts | None = None,
+    dynamic: DynamicOptions | None = None,
 ) -> CachePlan:
-    """Split one byte budget between feature rows and adjacency lists (GARDEN §IV-B, offline part).
+    """Split one byte budget between feature rows, adjacency lists and a dynamic cache (GARDEN §IV-B).
 
-    Both kinds compete by value density: the bytes that their hits keep from crossing over the
-    bytes they hold. Bytes cross in whole lines: a feature hit keeps a row's lines, an adjacency
-    hit the line of the offsets and one line an id drawn, at most the lines of the list. Rank maps
-    are paid first; a kind whose map does not pay is left out, so the plan is the best of both
-    kinds, either one and none. A node that the profile never saw is never cached, so part of a
-    large budget may stay spare. Under `full_link` counting features rank by Eq. 4,
-    scaled to the sum of the real accesses so that both kinds keep one unit.
+    The dynamic cache takes its share first. Rows and lists compete for the rest by value density: the cost of the
+    misses that they keep away over the bytes they hold. Without given costs a miss costs the bytes that cross, in whole
+    lines: a feature hit keeps a row's lines, an adjacency hit the line of the offsets and one line an id drawn, at most
+    the lines of the list. Rank maps are paid first; a kind whose map does not pay is left out, so the plan is the best
+    of both kinds, either one and none. A node of which the counts expect nothing is never cached, so part of a large
+    budget may stay spare. Under `full_link` counting features rank by Eq. 4, scaled to the sum of the real accesses so
+    that both kinds keep one unit.
 
     Parameters
     ----------
@@ -110,13 +127,17 @@ def build_plan(
     row_bytes, id_bytes
         Bytes of a feature row and of a stored neighbor id.
     device_budget
-        Bytes for rows, lists, offsets and maps together; any size from 0.
+        Bytes for rows, lists, offsets, maps and the dynamic cache together; any size from 0.
     counting
-        Counting rule of the features.
+        Counting rule.
     max_fanout
         Largest fanout of the sampler; -1 if a hop takes all neighbors, 0 without hops.
     line_bytes
         Least bytes that one read of the tier below moves.
+    costs
+        What a miss costs; None: bytes that cross.
+    dynamic
+        Share and upkeep of the dynamic cache; None: there is none.
 
     Returns
     -------
@@ -130,20 +151,29 @@ def build_plan(
 
     Notes
     -----
-    All comparisons are between exact integers. More budget never lowers the value of the plan on
-    the counts that chose it. The oracle is given the bytes that the plan gives to each kind.
+    More budget never lowers the value of the plan on the counts that chose it. The oracle is given the bytes that the
+    plan gives to each kind. Takes 16 bytes a node beside its arguments and the ids it returns.
     """
     _check_arguments(profile, in_degree_N, (row_bytes, id_bytes, line_bytes), device_budget, max_fanout)
-    feature_count_N = profile.feature_counts(counting)
-    scale = _scale(int(profile.feature_count_N.sum()), int(feature_count_N.sum()))
-    rows_bytes_N = np.full(len(in_degree_N), row_bytes, np.int64)
-    list_bytes_N = OFFSET_BYTES + in_degree_N.astype(np.int64) * id_bytes
-    crossing_N = _list_crossing_bytes(in_degree_N.astype(np.int64), id_bytes, max_fanout, line_bytes)
-    features = _items(feature_count_N * scale.numerator * _lines(row_bytes, line_bytes), rows_bytes_N)
-    adjacency = _items(profile.adjacency_count_N * scale.denominator * crossing_N, list_bytes_N, OFFSET_BYTES)
-    feature_ids, adjacency_ids = _choose(features, adjacency, device_budget)
-    feature_bytes, lists_bytes = len(feature_ids) * row_bytes, int(list_bytes_N[adjacency_ids].sum())
+    num_nodes, dynamic = len(in_degree_N), dynamic or DynamicOptions()
+    costs = costs or MissCosts.of_bytes(row_bytes, line_bytes)
+    layout = DynamicLayout.within(int(dynamic.share * device_budget), row_bytes, num_nodes)
+    static_budget = device_budget - layout.nbytes
+    sizes = (np.ascontiguousarray(in_degree_N), row_bytes, id_bytes, OFFSET_BYTES)
+    reads = (costs.adjacency, costs.adjacency_byte, max_fanout, line_bytes)
+    feature_count_N, adjacency_count_N = profile.counts(counting)
+    scale = _scale(int(profile.feature_count_N.sum()), int(feature_count_N.sum())) if counting == "full_link" else 1
+    up, down = scale.numerator, scale.denominator
+    scaled = (costs.adjacency * down, costs.adjacency_byte * down, max_fanout, line_bytes)
+    chosen_by = Candidates(feature_count_N, adjacency_count_N, *sizes, costs.row * up, *scaled)
     heldout_f_N, heldout_a_N = profile.heldout_feature_count_N, profile.heldout_adjacency_count_N
+    heldout = Candidates(heldout_f_N, heldout_a_N, *sizes, costs.row, *reads)
+    taken, alone = _choose(chosen_by, static_budget, heldout)
+    feature_ids, adjacency_ids = np.flatnonzero(taken.rows_N), np.flatnonzero(taken.lists_N)
+    feature_bytes, lists_bytes = len(feature_ids) * row_bytes, int(list_bytes(chosen_by, taken.lists_N))
+    row_hits, rows, list_hits, lists, saved, total = tally(heldout, taken.rows_N, taken.lists_N)
+    oracle_rows = heldout_f_N[top_ids(heldout_f_N, len(feature_ids))].sum() if len(feature_ids) else 0
+    oracle_lists = tally(heldout, np.zeros(num_nodes, np.bool_), greedy(heldout, LISTS, lists_bytes).lists_N)[2]
     num_kinds = (len(feature_ids) > 0) + (len(adjacency_ids) > 0)
     return CachePlan(
         feature_ids=feature_ids,
@@ -154,12 +184,25 @@ def build_plan(
         device_budget=device_budget,
         feature_bytes=feature_bytes,
         adjacency_bytes=lists_bytes + OFFSET_BYTES * (len(adjacency_ids) > 0),
-        map_bytes=num_kinds * RankMap.nbytes_for(len(in_degree_N)),
-        predicted_feature_hit_rate=_share(heldout_f_N[feature_ids].sum(), heldout_f_N),
-        predicted_adjacency_hit_rate=_share(heldout_a_N[adjacency_ids].sum(), heldout_a_N),
-        oracle_feature_hit_rate=_hindsight(heldout_f_N, heldout_f_N, rows_bytes_N, feature_bytes),
-        oracle_adjacency_hit_rate=_hindsight(heldout_a_N * crossing_N, heldout_a_N, list_bytes_N, lists_bytes),
+        map_bytes=num_kinds * RankMap.nbytes_for(num_nodes),
+        dynamic_bytes=layout.nbytes,
+        dynamic_rows=layout.rows,
+        dynamic_gamma=dynamic.gamma,
+        dynamic_interval_batches=dynamic.interval_batches,
+        dynamic_epochs=dynamic.epochs,
+        predicted_feature_hit_rate=_share(row_hits, rows),
+        predicted_adjacency_hit_rate=_share(list_hits, lists),
+        oracle_feature_hit_rate=_share(int(oracle_rows), rows),
+        oracle_adjacency_hit_rate=_share(oracle_lists, lists),
+        predicted_saved=_share(saved, total),
+        rows_only_saved=alone[0],
+        lists_only_saved=alone[1],
     )
+
+
+def plan_bytes(num_nodes: int) -> int:
+    """Return the most bytes that `build_plan` takes beside its arguments, the ids it returns included."""
+    return _NODE_BYTES * num_nodes + _FIXED_BYTES
 
 
 def largest_fanout(fanouts: Sequence[int]) -> int:
@@ -192,63 +235,24 @@ def _scale(num_accesses: int, counted: int) -> Fraction:
     return Fraction(num_accesses, counted).limit_denominator(1000) if counted else Fraction(1)
 
 
-def _lines(size: int, line_bytes: int) -> int:
-    """Bytes of the whole lines that `size` bytes fill."""
-    return -(-size // line_bytes) * line_bytes
+def _choose(chosen_by: Candidates, budget: int, heldout: Candidates) -> tuple[Taken, tuple[float, float]]:
+    """The best of both kinds, rows only, lists only and nothing; what the two in the middle would save."""
+    num_nodes = len(chosen_by.in_degree_N)
+    one_map = RankMap.nbytes_for(num_nodes)
+    fixed = {BOTH: 2 * one_map + OFFSET_BYTES, ROWS: one_map, LISTS: one_map + OFFSET_BYTES}
+    best, saved = Taken(np.zeros(num_nodes, np.bool_), np.zeros(num_nodes, np.bool_), 0.0), {BOTH: 0.0}
+    for kinds, fixed_bytes in fixed.items():
+        taken = greedy(chosen_by, kinds, budget - fixed_bytes)
+        saved[kinds] = _share(*tally(heldout, taken.rows_N, taken.lists_N)[4:])
+        best = taken if taken.value > best.value else best
+    return best, (saved[ROWS], saved[LISTS])
 
 
-def _list_crossing_bytes(
-    in_degree_N: Int64Array, id_bytes: int, max_fanout: int, line_bytes: int
-) -> npt.NDArray[np.int64]:
-    """Bytes that one sampling of each list moves; nothing is read of an empty list."""
-    whole_N = -(-in_degree_N * id_bytes // line_bytes) * line_bytes
-    if max_fanout >= 0:
-        whole_N = np.minimum(whole_N, np.minimum(in_degree_N, max_fanout) * _lines(id_bytes, line_bytes))
-    return np.where(whole_N > 0, whole_N + _lines(OFFSET_BYTES, line_bytes), 0)
-
-
-def _items(value_N: Int64Array, size_N: Int64Array, fixed_bytes: int = 0) -> _Items:
-    """Candidates of one kind: whatever has a value. A value is bytes read, times a small scale: far below 2**63."""
-    ids = np.flatnonzero(value_N)
-    return _Items(ids, value_N[ids], size_N[ids], fixed_bytes + RankMap.nbytes_for(len(value_N)))
-
-
-def _choose(features: _Items, adjacency: _Items, budget_bytes: int) -> tuple[Int64Array, Int64Array]:
-    """Ids to cache of each kind: the best of both kinds, features only, lists only and nothing."""
-    value = np.concatenate([features.value, adjacency.value])
-    size = np.concatenate([features.size, adjacency.size])
-    is_list = np.arange(len(value)) >= len(features.ids)
-    order = density_order(value, size)
-    best, best_value = np.empty(0, np.int64), 0
-    for kinds in ((features, adjacency), (features,), (adjacency,)):
-        room_bytes = budget_bytes - sum(kind.fixed_bytes for kind in kinds)
-        allowed = order if len(kinds) == 2 else order[is_list[order] == (kinds[0] is adjacency)]
-        taken = allowed[fill(size[allowed], room_bytes)]
-        if (taken_value := int(value[taken].sum())) > best_value:
-            best, best_value = taken, taken_value
-    best = np.sort(best)
-    num_features = int(np.searchsorted(best, len(features.ids)))
-    return features.ids[best[:num_features]], adjacency.ids[best[num_features:] - len(features.ids)]
-
-
-def _share(hits: float, count_N: Int64Array) -> float:
-    total = int(count_N.sum())
-    return float(hits) / total if total else 0.0
-
-
-def _hindsight(value_N: Int64Array, heldout_N: Int64Array, size_N: Int64Array, budget_bytes: int) -> float:
-    """Hit rate on the held-out counts of the choice that those counts themselves would make."""
-    order = density_order(value_N, size_N)
-    order = order[value_N[order] > 0]
-    return _share(heldout_N[order[fill(size_N[order], budget_bytes)]].sum(), heldout_N)
+def _share(part: float, whole: float) -> float:
+    return float(part) / whole if whole else 0.0
 
 
 def _curve(rank_count_N: Int64Array, count_N: Int64Array) -> npt.NDArray[np.float64]:
     """Hit rate on `count_N` at each of `CURVE_FRACTION` when rows are taken by `rank_count_N`, never one of count 0."""
-    ranked = np.argsort(-rank_count_N, kind="stable")[: np.count_nonzero(rank_count_N)]
-    hits = np.concatenate([[0], np.cumsum(count_N[ranked])])
-    return _shares_at(hits, [round(fraction * len(count_N)) for fraction in CURVE_FRACTION], int(count_N.sum()))
-
-
-def _shares_at(hits: Int64Array, num_rows: Sequence[int], total: int) -> npt.NDArray[np.float64]:
-    return hits[np.minimum(num_rows, len(hits) - 1)] / max(total, 1)
+    num_rows = np.array([round(fraction * len(count_N)) for fraction in CURVE_FRACTION], np.int64)
+    return sums_by_rank(rank_count_N, count_N, num_rows) / max(int(count_N.sum()), 1)

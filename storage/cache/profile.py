@@ -18,9 +18,10 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.cache.files import ArrayRecord
+from storage.cache.inclusion import expected_accesses, smoothed_counts
 
 CountArray = npt.NDArray[np.int64]
-Counting = Literal["input", "full_link"]
+Counting = Literal["smoothed", "input", "full_link"]
 Progress = Callable[[int, int], None]
 
 
@@ -29,7 +30,7 @@ class AccessProfile(ArrayRecord):
     """Access counts a node: some epochs choose what is cached, further ones (held out) judge the choice."""
 
     KIND: ClassVar[str] = "access profile"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     feature_count_N: CountArray
     """(N,) batches that needed the node's features."""
@@ -37,6 +38,10 @@ class AccessProfile(ArrayRecord):
     """(N,) GARDEN Eq. 4 with hop weights of 1."""
     adjacency_count_N: CountArray
     """(N,) reads of the node's adjacency list: one a batch and hop that has it as a destination."""
+    smoothed_feature_N: CountArray
+    """(N,) `feature_count_N` drawn toward the inclusion probabilities, in parts of 1/256."""
+    smoothed_adjacency_N: CountArray
+    """(N,) `adjacency_count_N` likewise."""
     heldout_feature_count_N: CountArray
     """(N,) as `feature_count_N`, over the held-out epochs."""
     heldout_adjacency_count_N: CountArray
@@ -48,17 +53,19 @@ class AccessProfile(ArrayRecord):
     num_batches: int
     """Mini-batches an epoch."""
 
-    def feature_counts(self, counting: Counting) -> CountArray:
-        """Counts that rank the feature rows under a counting rule.
+    def counts(self, counting: Counting) -> tuple[CountArray, CountArray]:
+        """Counts that rank feature rows and adjacency lists under a counting rule, both in one unit.
 
         Raises
         ------
         ValueError
             If the rule is unknown.
         """
+        if counting == "smoothed":
+            return self.smoothed_feature_N, self.smoothed_adjacency_N
         if counting not in ("input", "full_link"):
-            raise ValueError(f"counting must be 'input' or 'full_link' (got {counting!r})")
-        return self.feature_count_N if counting == "input" else self.full_link_count_N
+            raise ValueError(f"counting must be 'smoothed', 'input' or 'full_link' (got {counting!r})")
+        return (self.feature_count_N if counting == "input" else self.full_link_count_N), self.adjacency_count_N
 
 
 def profile_accesses(
@@ -120,10 +127,13 @@ def profile_accesses(
         return _count_jobs(sampler, jobs, threads, report)
 
     chosen, heldout = count(Purpose.PROFILE, epochs), count(Purpose.HELDOUT, heldout_epochs)
+    expected = expected_accesses(topology, train_nodes, fanouts, batch_size, replace=replace)
     return AccessProfile(
         feature_count_N=chosen.feature_N,
         full_link_count_N=chosen.full_link(),
         adjacency_count_N=chosen.adjacency_N,
+        smoothed_feature_N=smoothed_counts(chosen.feature_N, expected[0], epochs, num_batches),
+        smoothed_adjacency_N=smoothed_counts(chosen.adjacency_N, expected[1], epochs, num_batches * len(fanouts)),
         heldout_feature_count_N=heldout.feature_N,
         heldout_adjacency_count_N=heldout.adjacency_N,
         epochs=epochs,

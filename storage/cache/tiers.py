@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 from typing import Any
@@ -12,11 +13,14 @@ import numpy.typing as npt
 
 from kernels.cpu.aligned import empty_aligned
 from kernels.cpu.gather import gather_rows
-from kernels.cpu.resolve import DEVICE, HOST, STAGED, resolve_rows, stage_repeats
+from kernels.cpu.hotness import resolve_dynamic
+from kernels.cpu.resolve import DEVICE, DYNAMIC, HOST, STAGED, resolve_rows, stage_repeats
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TIER_DTYPES, TieredRows
 from kernels.topology import Topology
+from storage.cache.dynamic import DynamicCache
+from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.errors import InputError, TierMismatchError
 
 Rows = npt.NDArray[Any]
@@ -29,7 +33,7 @@ CHECKED_ROWS = 64
 
 
 class FeatureTiers:
-    """Feature rows in two tiers: a device cache of the planned rows over the full host array.
+    """Feature rows in tiers: a device cache of the planned rows, a dynamic cache where asked for, the full host array.
 
     On a CPU the device tier is a host array of the planned size; code and counters are the same.
     Threads may share one object. Beside the tiers it keeps a scratch table of 4 bytes a node.
@@ -42,6 +46,10 @@ class FeatureTiers:
         Nodes whose rows the device holds, strictly ascending; may be empty.
     check
         Compare a sample of the rows of each mini-batch with the source, and raise on a difference.
+    dynamic_rows
+        Rows of the dynamic cache; 0 means that there is none.
+    dynamic
+        How the dynamic cache is kept up.
 
     Raises
     ------
@@ -49,7 +57,15 @@ class FeatureTiers:
         If the array is not 2-D or the ids do not ascend within [0, N).
     """
 
-    def __init__(self, host_ND: Rows, plan_ids: IdArray, *, check: bool = False) -> None:
+    def __init__(
+        self,
+        host_ND: Rows,
+        plan_ids: IdArray,
+        *,
+        check: bool = False,
+        dynamic_rows: int = 0,
+        dynamic: DynamicOptions | None = None,
+    ) -> None:
         if host_ND.ndim != 2:
             raise ValueError(f"features must be a 2-D array (got {host_ND.ndim}-D)")
         self._host_ND = host_ND
@@ -61,6 +77,9 @@ class FeatureTiers:
         self._reads = TierReads()
         self._lock = Lock()
         self._check = check
+        layout = DynamicLayout(dynamic_rows, self.row_bytes, len(host_ND))
+        self.dynamic = DynamicCache(host_ND, layout, dynamic or DynamicOptions()) if dynamic_rows else None
+        """The dynamic cache, where there is one."""
 
     @property
     def row_bytes(self) -> int:
@@ -69,8 +88,9 @@ class FeatureTiers:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes on the device: cached rows and their rank map."""
-        return self._device_CD.nbytes + (self._map.nbytes if self._map is not None else 0)
+        """Bytes on the device: cached rows and their rank map, and all of the dynamic cache."""
+        static_bytes = self._device_CD.nbytes + (self._map.nbytes if self._map is not None else 0)
+        return static_bytes + (self.dynamic.nbytes if self.dynamic is not None else 0)
 
     @property
     def source_ND(self) -> Rows:
@@ -93,8 +113,27 @@ class FeatureTiers:
         with self._lock:
             return replace(self._reads)
 
+    @contextmanager
+    def watched_epoch(self, epoch: int) -> Iterator[dict[str, float]]:
+        """Let the dynamic cache, where there is one, score what is read for a while and end the epoch then.
+
+        Yields
+        ------
+        dict
+            Empty until the block has ended, and without a dynamic cache: counters and overhead of the epoch.
+        """
+        figures: dict[str, float] = {}
+        if self.dynamic is None:
+            yield figures
+            return
+        with self.dynamic.watch(epoch) as upkeep:
+            before = self.reads
+            yield figures
+            upkeep.hits = self.reads.since(before).dynamic_rows
+        figures |= upkeep.figures()
+
     def resolve(self, ids: IdArray) -> tuple[TierArray, SlotArray]:
-        """Where each row lives.
+        """Where each row lives, the dynamic cache left out.
 
         Parameters
         ----------
@@ -155,10 +194,11 @@ class FeatureTiers:
             return iter(())
         ids = _joined(batches)
         tier_n, slot_n, missed = self._resolve(ids)
+        missed, dynamic_SD = self._resolve_dynamic(ids, batches, tier_n, slot_n, missed)
         staged_ids = self._stage(ids, tier_n, slot_n, missed)
         staged_SD = np.empty((len(staged_ids), self._host_ND.shape[1]), self._host_ND.dtype)
         _copy_rows(self._host_ND, staged_ids, staged_SD)
-        return self._rows_of_each(batches, tier_n, slot_n, staged_SD)
+        return self._rows_of_each(batches, tier_n, slot_n, self._tiers(staged_SD, dynamic_SD))
 
     def locate_group(self, batches: Sequence[IdArray]) -> Iterator[TieredRows]:
         """As `gather_group`, without moving a row: where each mini-batch's rows lie, for ops that read them in place.
@@ -184,8 +224,9 @@ class FeatureTiers:
             return iter(())
         ids = _joined(batches)
         tier_n, slot_n, missed = self._resolve(ids)
+        missed, dynamic_SD = self._resolve_dynamic(ids, batches, tier_n, slot_n, missed)
         self._stage(ids, tier_n.copy(), slot_n.copy(), missed)
-        return self._places_of_each(batches, tier_n, slot_n)
+        return self._places_of_each(batches, tier_n, slot_n, self._tiers(self._host_ND, dynamic_SD))
 
     def _stage(
         self, ids: IdArray, tier_n: TierArray, slot_n: SlotArray, missed: npt.NDArray[np.int32]
@@ -195,7 +236,8 @@ class FeatureTiers:
         with self._lock:  # the scratch table serves one group at a time
             num_staged = stage_repeats(ids, missed, tier_n, slot_n, self._first_N, staged_ids)
             num_crossings = int(np.count_nonzero(tier_n == HOST)) + num_staged
-            self._count(len(ids) - len(missed), len(missed), num_crossings)
+            num_dynamic = int(np.count_nonzero(tier_n == DYNAMIC)) if self.dynamic is not None else 0
+            self._count(len(ids) - len(missed), len(missed), num_crossings, num_dynamic)
         return staged_ids[:num_staged]
 
     def _resolve(self, ids: IdArray) -> tuple[TierArray, SlotArray, npt.NDArray[np.int32]]:
@@ -209,11 +251,32 @@ class FeatureTiers:
         num_missed = resolve_rows(self._map.bits, self._map.rank, contiguous, tier_n, slot_n, missed)
         return tier_n, slot_n, missed[:num_missed]
 
+    def _resolve_dynamic(
+        self,
+        ids: IdArray,
+        batches: Sequence[IdArray],
+        tier_n: TierArray,
+        slot_n: SlotArray,
+        missed: npt.NDArray[np.int32],
+    ) -> tuple[npt.NDArray[np.int32], Rows]:
+        """Score what the static cache misses, send to the dynamic one what it holds; what is left, and the slots."""
+        if self.dynamic is None:
+            return missed, self._host_ND
+        self.dynamic.observe(ids, missed, np.cumsum([0, *map(len, batches)]))
+        held = self.dynamic.current
+        contiguous: npt.NDArray[Any] = np.ascontiguousarray(ids)
+        places = (held.slot_K, contiguous, missed, DYNAMIC, tier_n, slot_n)
+        return missed[: resolve_dynamic(held.map.bits, held.map.rank, *places)], held.rows_SD
+
+    def _tiers(self, staged_SD: Rows, dynamic_SD: Rows) -> list[Rows]:
+        """Base arrays by tier; those of this group's generation of the dynamic cache stay as long as the list does."""
+        tiers: list[Rows] = [self._host_ND] * 4
+        tiers[DEVICE], tiers[STAGED], tiers[DYNAMIC] = self._device_CD, staged_SD, dynamic_SD
+        return tiers
+
     def _rows_of_each(
-        self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray, staged_SD: Rows
+        self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray, tiers: list[Rows]
     ) -> Iterator[Rows]:
-        tiers: list[Rows] = [self._host_ND] * 3
-        tiers[DEVICE], tiers[STAGED] = self._device_CD, staged_SD
         end = 0
         for ids in batches:
             begin, end = end, end + len(ids)
@@ -225,9 +288,9 @@ class FeatureTiers:
                 self._compare(ids, sample, out_nD[sample], tier_n[begin:end])
             yield out_nD
 
-    def _places_of_each(self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray) -> Iterator[TieredRows]:
-        tiers: list[Rows] = [self._host_ND] * 2
-        tiers[DEVICE] = self._device_CD
+    def _places_of_each(
+        self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray, tiers: list[Rows]
+    ) -> Iterator[TieredRows]:
         end = 0
         for ids in batches:
             begin, end = end, end + len(ids)
@@ -238,9 +301,9 @@ class FeatureTiers:
                 self._compare(ids, sample, places.gather(), rows.tier_n)
             yield rows
 
-    def _count(self, num_device: int, num_host: int, num_crossings: int) -> None:
-        row_bytes = self._host_ND.shape[1] * self._host_ND.itemsize
-        self._reads.add(TierReads(num_device, num_host, num_device * row_bytes, num_crossings * row_bytes))
+    def _count(self, num_device: int, num_host: int, num_crossings: int, num_dynamic: int) -> None:
+        device_bytes, host_bytes = num_device * self.row_bytes, num_crossings * self.row_bytes
+        self._reads.add(TierReads(num_device, num_host, device_bytes, host_bytes, num_dynamic))
 
     def _check_range(self, ids: IdArray) -> None:
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(self._host_ND)):
@@ -253,7 +316,7 @@ class FeatureTiers:
         wrong = np.flatnonzero((_bytes(got) != _bytes(source)).any(axis=1))
         if len(wrong):
             row = sample[wrong[0]]
-            tier = {DEVICE: "device", HOST: "host", STAGED: "staging"}[int(tier_n[row])]
+            tier = {DEVICE: "device", HOST: "host", STAGED: "staging", DYNAMIC: "dynamic"}[int(tier_n[row])]
             raise TierMismatchError(
                 f"row {row} of a mini-batch, node {ids[row]}, read from the {tier} tier, differs from its source: "
                 "memory was damaged or this program is wrong; run again, and test the machine's memory if it recurs"

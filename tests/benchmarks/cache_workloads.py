@@ -1,4 +1,4 @@
-"""The workloads that cache policies are compared on: graphs, training nodes, batch sizes and seeds, fixed before tuning.
+"""The workloads that cache policies are compared on: graphs, training nodes, batch sizes, seeds, fixed before tuning.
 
 Five graphs with independent sampling, three public ones (from GARDEN_DATA) and two power-law ones, and three workloads
 that drift. On these, interval, gamma and share of a dynamic cache may be chosen from the first fifth alone.

@@ -64,7 +64,7 @@ def test_override_values_are_yaml() -> None:
         ("dem", [], "did you mean 'demo'?"),
         ("no/such.yaml", [], "neither a file nor a preset"),
         ("demo", ["model.hiden=3"], "unknown key 'model.hiden': did you mean 'model.hidden'?"),
-        ("demo", ["epochs=3"], "did you mean 'profile.epochs' or 'training.epochs'?"),
+        ("demo", ["epochs=3"], "did you mean 'profile.epochs' or 'cache.dynamic.epochs' or 'training.epochs'?"),
         ("demo", ["zzzz=3"], "unknown key 'zzzz': docs/configuration.md lists all keys"),
         ("demo", ["training.epochs=many"], "training.epochs: Input should be a valid integer"),
         ("demo", ["training.epochs=0"], "greater than or equal to 1 (got 0)"),

@@ -304,7 +304,7 @@ class TestTiers:
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert loader.memory_bytes / 2 < peak <= loader.memory_bytes  # a promise of far more would say little
+        assert 0.45 * loader.memory_bytes < peak <= loader.memory_bytes  # a promise of far more would say little
 
 
 def gathering() -> list[threading.Thread]:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from storage.cache.inclusion import SMOOTHED_UNIT
 from storage.cache.profile import AccessProfile
 
 
@@ -16,6 +17,7 @@ def profile_of(
     adjacency: npt.ArrayLike,
     *,
     full_link: npt.ArrayLike | None = None,
+    smoothed: npt.ArrayLike | None = None,
     heldout_feature: npt.ArrayLike | None = None,
     heldout_adjacency: npt.ArrayLike | None = None,
 ) -> AccessProfile:
@@ -28,6 +30,8 @@ def profile_of(
         feature_count_N=counts(feature, feature),
         full_link_count_N=counts(full_link, feature),
         adjacency_count_N=counts(adjacency, adjacency),
+        smoothed_feature_N=counts(smoothed, SMOOTHED_UNIT * np.asarray(feature)),
+        smoothed_adjacency_N=counts(None, SMOOTHED_UNIT * np.asarray(adjacency)),
         heldout_feature_count_N=counts(heldout_feature, feature),
         heldout_adjacency_count_N=counts(heldout_adjacency, adjacency),
         epochs=1,
@@ -46,7 +50,12 @@ def plan_cases(draw: st.DrawFn, *, max_nodes: int = 40) -> dict[str, Any]:
         return np.array(draw(st.lists(element, min_size=num_nodes, max_size=num_nodes)), np.int64)
 
     profile = profile_of(
-        column(9), column(9), full_link=column(30), heldout_feature=column(9), heldout_adjacency=column(9)
+        column(9),
+        column(9),
+        full_link=column(30),
+        smoothed=column(2000),
+        heldout_feature=column(9),
+        heldout_adjacency=column(9),
     )
     return {
         "profile": profile,
@@ -54,7 +63,7 @@ def plan_cases(draw: st.DrawFn, *, max_nodes: int = 40) -> dict[str, Any]:
         "row_bytes": draw(st.integers(1, 40)),
         "id_bytes": draw(st.sampled_from([4, 8])),
         "device_budget": draw(st.integers(0, 100) | st.integers(0, 6000)),
-        "counting": draw(st.sampled_from(["input", "full_link"])),
+        "counting": draw(st.sampled_from(["smoothed", "input", "full_link"])),
         "max_fanout": draw(st.integers(-1, 12)),
         "line_bytes": draw(st.sampled_from([1, 32, 64])),
     }

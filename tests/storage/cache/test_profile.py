@@ -83,8 +83,9 @@ def test_counts_follow_their_definitions(fanouts: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(profile.full_link_count_N, chosen["full_link"])
     np.testing.assert_array_equal(profile.heldout_feature_count_N, heldout["feature"])
     np.testing.assert_array_equal(profile.heldout_adjacency_count_N, heldout["adjacency"])
-    assert profile.feature_counts("input") is profile.feature_count_N
-    assert profile.feature_counts("full_link") is profile.full_link_count_N
+    assert profile.counts("input") == (profile.feature_count_N, profile.adjacency_count_N)
+    assert profile.counts("full_link") == (profile.full_link_count_N, profile.adjacency_count_N)
+    assert profile.counts("smoothed") == (profile.smoothed_feature_N, profile.smoothed_adjacency_N)
 
 
 def test_every_seed_is_counted_once_an_epoch_the_last_partial_batch_too() -> None:
@@ -151,7 +152,7 @@ def test_sizes_must_be_positive(name: str) -> None:
 
 def test_unknown_rule() -> None:
     with pytest.raises(ValueError, match="'input' or 'full_link'"):
-        take_profile().feature_counts("both")  # type: ignore[arg-type]
+        take_profile().counts("both")  # type: ignore[arg-type]
 
 
 def test_round_trip(tmp_path: Path) -> None:

@@ -1,0 +1,256 @@
+"""The dynamic cache: slots for what the static cache misses now, refilled beside the training path.
+
+An update writes incoming rows to slots that nobody reads, then publishes a new generation of the map at once. Slots
+that rows have left are free again when no reader of an older generation is left: no row changes under a reader.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.cpu.gather import gather_rows
+from kernels.cpu.hotness import add_scores
+from kernels.mfg import IdArray
+from kernels.rank_map import RankMap
+from storage.cache.hotset import DynamicLayout, DynamicOptions, HotSet, Ids
+
+_logger = logging.getLogger(__name__)
+_COPIED_ROWS = 4096
+_IDLE_EPOCHS = 2
+"""Epochs in a row whose updates do not pay, after which there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What the dynamic cache holds from one update to the next."""
+
+    ids: Ids
+    """(k,) nodes held, ascending."""
+    map: RankMap
+    """Of those nodes."""
+    slot_K: npt.NDArray[np.int32]
+    """(k,) slot of each."""
+    rows_SD: npt.NDArray[Any]
+    """All slots; this very view is what readers keep, so that they can be told from those of other generations."""
+
+
+@dataclass(slots=True)
+class DynamicStats:
+    """Work of a dynamic cache since it was made."""
+
+    updates: int = 0
+    """Updates done."""
+    swapped_rows: int = 0
+    """Rows brought in."""
+    moved_bytes: int = 0
+    """Bytes that crossed for them."""
+    postponed: int = 0
+    """Updates that found no free slot, as readers of older generations were still at work."""
+    predicted_gain: float = 0.0
+    """Accesses that the rows brought in were expected to serve beyond those they replaced."""
+    update_s: float = 0.0
+    """Seconds of choosing and copying, beside the training path."""
+    score_s: float = 0.0
+    """Seconds of scoring, in the gathering thread."""
+    stopped: float = 0.0
+    """1 once updates have stopped."""
+
+    def since(self, before: DynamicStats) -> dict[str, float]:
+        """What was added after an earlier state, by name; `dynamic_stopped` as it is now."""
+        changes = {f"dynamic_{name}": float(getattr(self, name) - getattr(before, name)) for name in _STATS}
+        return changes | {"dynamic_stopped": self.stopped}
+
+
+_STATS = tuple(DynamicStats.__dataclass_fields__)
+
+
+@dataclass(slots=True)
+class EpochUpkeep:
+    """One epoch of a dynamic cache."""
+
+    hits: int = 0
+    """Rows that it served: what it gained over the static cache alone, in rows."""
+    previous_hits: int = 0
+    """The same of the epoch before."""
+    cumulative_hits: int = 0
+    """Of all epochs up to this one."""
+    work: dict[str, float] = field(default_factory=dict)
+    """What was done meanwhile; an update at the epoch's end counts in the next one if it took longer."""
+
+    def figures(self) -> dict[str, float]:
+        """Everything by name; `dynamic_gain_change` is the paper's D, of which it takes ratios that mislead."""
+        gains = {
+            "dynamic_hits": float(self.hits),
+            "dynamic_gain_change": float(self.hits - self.previous_hits),
+            "dynamic_cumulative_hits": float(self.cumulative_hits),
+        }
+        return gains | self.work
+
+
+class DynamicCache:
+    """Rows of the hottest nodes that the static cache misses; threads may share one object.
+
+    Parameters
+    ----------
+    host_ND : (N, D) array
+        All rows; kept by reference.
+    layout : DynamicLayout
+        Sizes; at least one row.
+    options : DynamicOptions
+        How to keep it up.
+
+    Notes
+    -----
+    Scores are read while they grow: a choice may be a mini-batch old. Rows are never wrong for it.
+    """
+
+    def __init__(self, host_ND: npt.NDArray[Any], layout: DynamicLayout, options: DynamicOptions) -> None:
+        self._host_ND, self.layout, self._options = host_ND, layout, options
+        self._hot = HotSet(len(host_ND), options.gamma)
+        num_slots = layout.rows + layout.spare_rows
+        self._slots_SD = np.empty((num_slots, host_ND.shape[1]), host_ND.dtype)
+        self._free = list(range(num_slots))
+        self._retired: deque[tuple[weakref.ref[npt.NDArray[Any]], list[int]]] = deque()
+        self.current = self._generation(np.empty(0, np.int64), np.empty(0, np.int32))
+        self.stats = DynamicStats()
+        self.is_watching = False
+        """Whether accesses are scored: those of training are, those of evaluation are not."""
+        self._batches, self._idle, self._gain_bytes, self._cost_bytes = 0, 0, 0.0, 0.0
+        self._last_hits = self._all_hits = 0
+        self._lock, self._updating = Lock(), Lock()
+        self._pool = ThreadPoolExecutor(1, "dynamic-cache")
+        self._pending: Future[None] | None = None
+        weakref.finalize(self, self._pool.shutdown, wait=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device: slots, and two generations of maps and slot numbers."""
+        return self.layout.nbytes
+
+    def observe(self, ids: IdArray, missed: npt.NDArray[np.int32], bounds: npt.NDArray[np.int64]) -> None:
+        """Score a group of mini-batches, and start an update where one is due.
+
+        Parameters
+        ----------
+        ids : (n,) int32 or int64
+            Nodes of all mini-batches of the group.
+        missed : (m,) int32
+            Positions that the static cache misses, ascending.
+        bounds : (K + 1,) int64
+            Where each mini-batch begins in `ids`.
+        """
+        if not self.is_watching or self.stats.stopped:
+            return
+        start = time.perf_counter()
+        with self._lock:
+            cuts = np.searchsorted(missed, bounds)
+            for begin, end in pairwise(cuts):
+                add_scores(self._hot.score_N, ids, missed[begin:end], self._hot.weight)
+                self._hot.advance()
+            self._batches += len(bounds) - 1
+            is_due = 0 < self._options.interval_batches <= self._batches
+            self._batches = 0 if is_due else self._batches
+        self.stats.score_s += time.perf_counter() - start
+        if is_due and (self._pending is None or self._pending.done()):  # one at work goes on instead
+            self._start_update()
+
+    @contextmanager
+    def watch(self, epoch: int) -> Iterator[EpochUpkeep]:
+        """Score what is read for an epoch, and end it; whoever opens it says how many rows were served."""
+        before, upkeep = replace(self.stats), EpochUpkeep(previous_hits=self._last_hits)
+        self.is_watching = True
+        try:
+            yield upkeep
+        finally:
+            self.is_watching = False
+        self.end_epoch(epoch)
+        self._last_hits = upkeep.hits
+        self._all_hits += upkeep.hits
+        upkeep.cumulative_hits, upkeep.work = self._all_hits, self.stats.since(before)
+
+    def end_epoch(self, epoch: int) -> None:
+        """Update where an epoch's end is the time to; stop by schedule, or where updates gain less than they cost."""
+        if self.stats.stopped:
+            return
+        gain_bytes, cost_bytes = self._gain_bytes, self._cost_bytes
+        self._gain_bytes = self._cost_bytes = 0.0
+        self._idle = self._idle + 1 if cost_bytes and gain_bytes < cost_bytes else 0
+        if self._idle >= _IDLE_EPOCHS:
+            self._stop(f"those of {self._idle} epochs in a row gained less than they cost")
+        if not self._options.interval_batches and not self.stats.stopped:
+            self._start_update()
+        if epoch + 1 >= self._options.epochs and not self.stats.stopped:
+            self.wait()
+            self._stop(f"after {epoch + 1} epochs, as scheduled")
+
+    def _start_update(self) -> None:
+        if self._pending is not None and self._pending.done():
+            self._pending.result()  # an error in it must not go unnoticed
+        self._pending = self._pool.submit(self.update)
+
+    def wait(self) -> None:
+        """Wait for the update at work; an error in it is raised here."""
+        if self._pending is not None:
+            self._pending.result()
+
+    def update(self) -> None:
+        """Bring in the rows that are worth it, and publish them; one update at a time."""
+        with self._updating:
+            self._update()
+
+    def _update(self) -> None:
+        start, held = time.perf_counter(), self.current
+        self._reclaim()
+        swap = self._hot.propose(held.ids, self.layout.rows, len(self._free))
+        if len(swap.incoming):
+            self._publish(held, swap.incoming, swap.outgoing)
+        stats, moved_bytes = self.stats, len(swap.incoming) * self.layout.row_bytes
+        stats.updates += 1
+        stats.postponed += not self._free and not len(swap.incoming)
+        stats.swapped_rows += len(swap.incoming)
+        stats.moved_bytes += moved_bytes
+        stats.predicted_gain += swap.gain
+        self._gain_bytes += swap.gain * self.layout.row_bytes
+        self._cost_bytes += moved_bytes + self._hot.score_N.nbytes  # choosing reads every score
+        stats.update_s += time.perf_counter() - start
+
+    def _publish(self, held: Generation, incoming: Ids, outgoing: Ids) -> None:
+        slots = np.array([self._free.pop() for _ in incoming], np.int32)
+        for first in range(0, len(incoming), _COPIED_ROWS):
+            part = slice(first, first + _COPIED_ROWS)
+            rows_nD = np.empty((len(incoming[part]), self._host_ND.shape[1]), self._host_ND.dtype)
+            gather_rows((self._host_ND,), np.zeros(len(rows_nD), np.uint8), incoming[part], rows_nD)
+            self._slots_SD[slots[part]] = rows_nD
+        stays = ~np.isin(held.ids, outgoing, assume_unique=True)
+        ids = np.concatenate([held.ids[stays], incoming])
+        slot_K = np.concatenate([held.slot_K[stays], slots])
+        order = np.argsort(ids)
+        left = held.slot_K[~stays].tolist()
+        reader = weakref.ref(held.rows_SD)
+        self.current = self._generation(ids[order], slot_K[order])
+        self._retired.append((reader, left))
+
+    def _generation(self, ids: Ids, slot_K: npt.NDArray[np.int32]) -> Generation:
+        return Generation(ids, RankMap.from_sorted_ids(ids, len(self._host_ND)), slot_K, self._slots_SD[:])
+
+    def _reclaim(self) -> None:
+        """Free the slots of generations that nobody reads; a reader may hold slots of all later ones too."""
+        while self._retired and self._retired[0][0]() is None:
+            self._free += self._retired.popleft()[1]
+
+    def _stop(self, why: str) -> None:
+        self.stats.stopped = 1.0
+        _logger.info("dynamic cache: no more updates, %s (%d rows held)", why, len(self.current.ids))

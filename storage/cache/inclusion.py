@@ -1,0 +1,78 @@
+"""What accesses to expect from the graph alone: inclusion probabilities hop by hop, and counts drawn toward them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.cpu.inclusion import absence_after_hop
+from kernels.cpu.shrink import NUM_BINS, shrink, shrink_statistics
+from kernels.mfg import IdArray
+from kernels.topology import Topology
+
+FloatArray = npt.NDArray[np.float32]
+CountArray = npt.NDArray[np.int64]
+
+SMOOTHED_UNIT = 256
+"""Smoothed counts are integers in parts of one access, so that all comparisons stay exact."""
+
+
+def expected_accesses(
+    topology: Topology, train_nodes: IdArray, fanouts: Sequence[int], batch_size: int, *, replace: bool
+) -> tuple[FloatArray, FloatArray]:
+    """Accesses to expect of one epoch, from the graph alone (Quiver, Tan et al. 2023).
+
+    A mini-batch holds v as a seed with probability p; a hop adds it unless no destination u samples it:
+    `p'(v) = 1 - (1 - p(v)) * prod over u reached from v of (1 - p(u) * min(1, k / deg u))`. Nodes are taken to be in a
+    mini-batch independently of each other, which they are not: an estimate, good to a few percent.
+
+    Parameters
+    ----------
+    topology, train_nodes, fanouts, batch_size, replace
+        What will be sampled.
+
+    Returns
+    -------
+    feature_N, adjacency_N : (N,) float32
+        Expected accesses to each node's features, and reads of its list, in one epoch.
+    """
+    num_nodes = topology.num_nodes
+    num_batches = -(-len(train_nodes) // batch_size)
+    inclusion_N, adjacency_N = np.zeros(num_nodes, np.float32), np.zeros(num_nodes, np.float32)
+    inclusion_N[train_nodes] = 1 / max(1, num_batches)
+    for fanout in reversed(fanouts):
+        adjacency_N += inclusion_N
+        log_absence_N = np.log1p(-np.minimum(inclusion_N, np.float32(1 - 1e-7)))
+        absence_after_hop(topology.indptr, topology.indices, inclusion_N, fanout, replace, log_absence_N)
+        inclusion_N = -np.expm1(log_absence_N)
+    return inclusion_N * num_batches, adjacency_N * num_batches
+
+
+def smoothed_counts(count_N: CountArray, expected_N: FloatArray, epochs: int, most_an_epoch: int) -> CountArray:
+    """Counts drawn toward their expectation: few epochs then rank rarely read nodes as many would.
+
+    How far is decided by the counts themselves, for each order of magnitude of the expectation: where they scatter
+    about it no more than chance does, the expectation is taken; where they differ from it by more, they are.
+
+    Parameters
+    ----------
+    count_N : (N,) int64
+        Accesses counted in `epochs` epochs.
+    expected_N : (N,) float32
+        Those expected in one.
+    epochs : int
+    most_an_epoch : int
+        The largest count that an epoch can give.
+
+    Returns
+    -------
+    (N,) int64
+        In parts of 1/`SMOOTHED_UNIT` of an access.
+    """
+    bias_B, spread_B, out_N = np.empty(NUM_BINS), np.empty(NUM_BINS), np.empty(len(count_N), np.int64)
+    judged = (count_N, expected_N, epochs, float(max(1, epochs * most_an_epoch)), bias_B, spread_B)
+    shrink_statistics(*judged)
+    shrink(*judged, SMOOTHED_UNIT, out_N)
+    return out_N
