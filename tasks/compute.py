@@ -19,7 +19,7 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
 from storage.cache.tiers import adjacency_device_bytes
-from storage.errors import MachineError
+from storage.errors import InputError, MachineError
 from tasks.device_loader import DeviceLoader
 from tasks.loader import MiniBatchLoader
 from tasks.training_types import TrainData, TrainOptions
@@ -107,6 +107,8 @@ class DeviceCompute:
     """
 
     def __init__(self, data: TrainData, options: TrainOptions, degrees: NodeDegrees | None, rank: int) -> None:
+        if data.features.dynamic is not None:
+            raise InputError("a dynamic cache is kept on the CPU only: set cache.dynamic.share=0, or train on the CPU")
         self._launcher = launcher = device_launcher(rank)
         self._data, self._options = data, options
         self.device = launcher.torch_device
