@@ -20,6 +20,7 @@ _COLUMNS = ("num_nodes", "source_column", "target_column", "edge_weights")
 _DOWNLOAD = ("url", "checksum")
 _FILE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "demo": ((), ()),
+    "rmat": ((), ()),
     "planetoid": (("path", "name"), ()),
     "musae": (("path", "name"), ()),
     "edge_list": (("edges",), (*_TABLES, *_COLUMNS, "delimiter")),
@@ -32,7 +33,7 @@ _FILE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "triples": (("path",), ("delimiter", *_DOWNLOAD)),
 }
 _ALL_FILE_FIELDS = sorted({field for required, optional in _FILE_FIELDS.values() for field in (*required, *optional)})
-_BRING_SPLITS = ("demo", "planetoid", "dgl", "ogb", "igb", "triples")
+_BRING_SPLITS = ("demo", "rmat", "planetoid", "dgl", "ogb", "igb", "triples")
 
 
 class DemoConfig(Section):
@@ -67,11 +68,40 @@ class DemoConfig(Section):
         return self
 
 
+class RmatConfig(Section):
+    """The generated R-MAT graph (Graph500's parameters): of any size, never held in memory."""
+
+    scale: int = Field(20, ge=1, le=36)
+    """There are 2^scale nodes."""
+    edges: int = Field(16 << 20, ge=0)
+    """Number of directed edges."""
+    classes: int = Field(16, ge=2, le=1024)
+    """Number of classes, drawn independently of the edges."""
+    feature_dim: int = Field(64, ge=1)
+    """Features a node, float16."""
+    noise: float = Field(1.0, ge=0)
+    """Standard deviation of each feature around its class's unit-norm centre."""
+    train_fraction: Fraction = 0.01
+    """Share of nodes to train on, about."""
+    valid_fraction: Fraction = 0.001
+    """Share of nodes to validate on, about; as many are tested on."""
+    seed: Seed = 0
+    """Seed of the generator (training has its own)."""
+
+    @model_validator(mode="after")
+    def _split_is_possible(self) -> RmatConfig:
+        if self.train_fraction + 2 * self.valid_fraction > 1:
+            total = f"{self.train_fraction} + 2 * {self.valid_fraction}"
+            raise ValueError(f"train_fraction + 2 * valid_fraction must be at most 1, with the test set (got {total})")
+        return self
+
+
 class DataConfig(Section):
     """What to read, and what to do about its quirks."""
 
     format: Literal[
         "demo",
+        "rmat",
         "planetoid",
         "edge_list",
         "parquet",
@@ -141,6 +171,8 @@ class DataConfig(Section):
     """Seed of the random split."""
     demo: DemoConfig = DemoConfig()
     """The generated graph (format: demo)."""
+    rmat: RmatConfig = RmatConfig()
+    """The generated graph (format: rmat)."""
 
     @model_validator(mode="after")
     def _files_belong_to_format(self) -> DataConfig:
@@ -152,8 +184,9 @@ class DataConfig(Section):
             # Compared with the default, not with what was set: a form sends every field.
             if field not in (*required, *optional) and getattr(self, field) != type(self).model_fields[field].default:
                 raise ValueError(f"data.{field} has no effect for format {self.format!r}: remove it")
-        if self.format != "demo" and self.demo != DemoConfig():
-            raise ValueError(f"data.demo has no effect for format {self.format!r}: remove it")
+        for name in ("demo", "rmat"):
+            if self.format != name and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"data.{name} has no effect for format {self.format!r}: remove it")
         if self.checksum is not None and self.url is None:
             raise ValueError("data.checksum has no effect without data.url: remove it")
         return self

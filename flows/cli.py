@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import typer
 
-from flows.commands import configuration, graphs, models, run, sweep, up, upkeep
+from flows.commands import advise, configuration, graphs, models, run, sweep, up, upkeep
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -17,6 +17,8 @@ _EXAMPLES = """
 [green]garden run demo[/green]: a generated graph, no files needed
 
 [green]garden run --name mine --edges e.csv --features x.npy --labels y.npy[/green]: your own
+
+[green]garden advise mine.yaml[/green]: how to run it on this machine, and what to expect
 
 [green]garden inspect demo[/green]: which stages are finished, and what they made
 
@@ -45,6 +47,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("up", up.up, up.UP_EXAMPLES),
     ("down", up.down, up.DOWN_EXAMPLES),
     ("status", up.status, up.STATUS_EXAMPLES),
+    ("advise", advise.advise, advise.EXAMPLES),
     ("inspect", graphs.inspect, graphs.INSPECT_EXAMPLES),
     ("verify", graphs.verify, graphs.VERIFY_EXAMPLES),
     ("predict", models.predict, models.PREDICT_EXAMPLES),

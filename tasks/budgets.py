@@ -45,6 +45,11 @@ class Budgets:
         free = available_memory()
         return free if self.host_bytes is None else min(self.host_bytes, free)
 
+    def free_disk_bytes(self, directory: Path) -> int:
+        """Return the most bytes a stage may write there now: `disk_budget`, or what is free if that is less."""
+        free = shutil.disk_usage(directory).free
+        return free if self.disk_bytes is None else min(self.disk_bytes, free)
+
     def check(self, stage: str, estimate: Estimate, directory: Path) -> None:
         """Refuse a stage that cannot end well, and log what it will need.
 

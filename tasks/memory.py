@@ -18,7 +18,7 @@ _NODE_BYTES = 96  # while sorting in memory: offsets, degrees, labels, ids, spli
 _FILE_NODE_BYTES = 48  # in the store: offsets, degrees, label, ids, split
 _TEXT_COPIES = 3  # of names: as read, as stored, and an encoded copy of those that are no bytes yet
 _NAME_BYTES = 96  # a name's entries in tables, and as an object of its own while they are encoded
-_READING_BYTES = 24 << 20  # chunks as read, checked and converted, the next one too
+_READING_BYTES = 14 << 20  # chunks as read, checked and converted, the next one too
 _MORE_SORTING_BYTES = 64 << 20
 """What the sort in scratch files may take beyond the least however small the graph is: it is faster with more."""
 

@@ -19,6 +19,7 @@ from storage.blocks.layout import (
     estimate_store_bytes,
     lay_out,
     layout_held_bytes,
+    layout_scratch_bytes,
     layout_work_bytes,
 )
 from storage.csc import id_dtype
@@ -26,6 +27,7 @@ from storage.degrees import count_in_degrees, count_out_degrees
 from storage.errors import MachineError
 from storage.formats.base import IdArray
 from storage.graph_store import OUT_DEGREE, GraphStore, row_chunks
+from storage.leftovers import scratch_directory
 from storage.locks import lock_file, locked
 from storage.manifest import Manifest
 from storage.order import falling_ranks, invert_order, node_order, order_bytes, unchanged_ranks
@@ -75,17 +77,20 @@ def _ingested_store(ingested: Manifest) -> Iterator[GraphStore]:
 
 
 def _lay_out(run: RunContext, store: GraphStore, directory: Path) -> Mapping[str, Any]:
-    layout = run.config.layout
+    layout, budgets = run.config.layout, run.artifacts.budgets
     old_to_new = _ranks(run.config, store)
-    lay_out(
-        store,
-        directory / STORE_FILE,
-        old_to_new=old_to_new,
-        order=layout.order,
-        block_bytes=int(layout.block_bytes),
-        work_bytes=_work_bytes(store, run.artifacts.budgets.memory_bytes()),
-        progress=_progress,
-    )
+    work_bytes = _work_bytes(store, budgets.memory_bytes())
+    with _scratch(run.config, store, work_bytes, directory, budgets.free_disk_bytes(directory)) as scratch:
+        lay_out(
+            store,
+            directory / STORE_FILE,
+            old_to_new=old_to_new,
+            order=layout.order,
+            block_bytes=int(layout.block_bytes),
+            work_bytes=work_bytes,
+            scratch=scratch,
+            progress=_progress,
+        )
     in_degrees, out_degrees = count_in_degrees(store), count_out_degrees(store)
     plot_degrees(in_degrees, out_degrees, directory / _PICTURE)
     return {
@@ -96,6 +101,20 @@ def _lay_out(run: RunContext, store: GraphStore, directory: Path) -> Mapping[str
         "max_out_degree": out_degrees.largest,
         "nodes_moved": int(np.count_nonzero(old_to_new != unchanged_ranks(len(old_to_new)))),
     }
+
+
+@contextlib.contextmanager
+def _scratch(
+    config: PipelineConfig, store: GraphStore, work_bytes: int, directory: Path, free_bytes: int
+) -> Iterator[Path | None]:
+    """Make a directory for scratch files, where they are wanted and the disk has room for them beside the store."""
+    needed = layout_scratch_bytes(store, work_bytes)
+    if not needed or needed + estimate_store_bytes(store, int(config.layout.block_bytes)) > free_bytes:
+        yield None
+        return
+    _logger.info("%s: rows change places by way of scratch files, %s", REORDER, format_bytes(needed))
+    with scratch_directory(directory, "rows-") as scratch:
+        yield scratch
 
 
 def _progress(description: str, unit: str) -> AbstractContextManager[Advance]:

@@ -18,6 +18,7 @@ from storage.manifest import Manifest
 from tasks.artifacts import USED_FILE, ArtifactStore, Build, StageOutcome, StageSpec
 from tasks.budgets import Budgets, Estimate, format_bytes
 from tasks.input_digests import InputDigests
+from tasks.process_io import io_metrics, process_io
 from tasks.specs import STAGES
 from tasks.tracking import TrackedRun, Tracking
 
@@ -107,7 +108,10 @@ class RunContext:
     def record(self, stage: str, work: Callable[[TrackedRun], StageOutcome]) -> Manifest:
         """Run a stage in an MLflow run of its own; keep, log and track what it came to."""
         with self.tracking.child_run(self.parent, stage, {"stage": stage}) as child:
+            before = process_io()
             outcome = work(child)
+            if not outcome.reused:
+                child.log_metrics(io_metrics(before, process_io(), outcome.seconds))
             self.outcomes[stage] = outcome
             manifest = outcome.manifest
             self._note_use()

@@ -15,6 +15,7 @@ from storage.formats.musae import open_musae
 from storage.formats.ogb import open_ogb
 from storage.formats.parquet import open_parquet
 from storage.formats.planetoid import open_planetoid
+from storage.formats.rmat import open_rmat
 from storage.formats.sparse_npz import open_sparse_npz
 from storage.formats.triples import open_triples
 from storage.ingest import IngestOptions
@@ -46,6 +47,8 @@ def open_source(data: DataConfig) -> GraphSource:
     """
     if data.format == "demo":
         return open_demo(**data.demo.model_dump())
+    if data.format == "rmat":
+        return open_rmat(**data.rmat.model_dump())
     return _OPENERS[data.format](**data.reading_fields())
 
 

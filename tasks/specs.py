@@ -36,7 +36,7 @@ def ingest_spec(config: PipelineConfig, digests: InputDigests) -> StageSpec:
         If an input file is missing.
     """
     files = input_files(config.data)
-    unused = {"demo"} if config.data.format != "demo" else set()
+    unused = {"demo", "rmat"} - {config.data.format}
     content = {name: digests.digest(path) for name, path in files.items()}
     return _spec(INGEST, content, _plain(config.data, _FILE_FIELDS | unused))
 

@@ -26,6 +26,7 @@ from tasks.gpu_slot import gpu_slot
 from tasks.model_card import CARD_FILE, model_card
 from tasks.model_data import MODEL_FOLDER, ModelData
 from tasks.plots import plot_training
+from tasks.predictions import prediction_errors
 from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE, ingest_options
@@ -137,6 +138,9 @@ def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = N
 
 def _log_result(run: RunContext, result: TrainResult) -> None:
     """Keep what the summary shows; send the epochs that the run which died had, so that the curves are whole."""
+    run_here = max(1, len(result.history) - result.resumed_epochs)
+    measured = {"epoch_s": (result.seconds["train"] + result.seconds["wait"]) / run_here}
+    run.parent.log_metrics(prediction_errors(run.config, measured))
     for report in result.history[: result.resumed_epochs]:
         _log_epoch(run, report)
     scores = _scores(result)

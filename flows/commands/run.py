@@ -99,7 +99,7 @@ def run(
     Stages that are finished for this input and configuration are reused; training always runs again. A run
     that was killed goes on after its last finished stage, in training after its last finished epoch.
 
-    Presets: demo, cora, citeseer, pubmed, pubmed_full, musae_facebook, ogb, igb, edge_list.
+    Presets: demo, cora, citeseer, pubmed, pubmed_full, musae_facebook, ogb, igb, edge_list, rmat_billion.
 
     In place of CONFIG, --edges (with --features, --labels) names your files: a 2-layer GraphSAGE is trained on a
     random 60 % of the labelled nodes, validated on 20 % and tested on the rest; --set changes that and all else.

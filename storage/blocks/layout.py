@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.blocks.reordered import Reordered, check_permutation, reordered_indptr
+from storage.blocks.reordered import Reordered, check_permutation, goes_by_files, reordered_indptr
 from storage.blocks.writer import watched
 from storage.formats.base import IdArray
 from storage.graph_store import (
@@ -27,7 +27,7 @@ LEAST_WORK_BYTES = 4 << 20
 """Least memory for pieces of the new store that is not plainly slow."""
 
 _STREAMED = (INDPTR, INDICES, FEATURES, RELATION, OUT_DEGREE, LABELS, MULTI_LABELS, ORIGINAL_ID, NEW_TO_OLD, GRAPH_ID)
-_READING_BYTES = 20 << 20  # a chunk as it is read, its places in the new order, what of it goes there
+_READING_BYTES = 14 << 20  # a chunk as it is read, its places in the new order, what of it goes there
 _TABLE_BYTES = 20  # a block: its checksum, and a row of the object index table
 _NAME_BYTES = 40  # a name: its place in HDF5's heap
 _OBJECT_BYTES = 2048  # a dataset: its header, its checksums' header
@@ -41,6 +41,7 @@ def lay_out(
     order: str,
     block_bytes: int,
     work_bytes: int = DEFAULT_WORK_BYTES,
+    scratch: Path | None = None,
     progress: OpenProgress = no_progress,
 ) -> None:
     """Write `store` in another node order; the neighbors within a row keep their order.
@@ -61,6 +62,8 @@ def lay_out(
         Size of a block, a multiple of 4096.
     work_bytes : int
         Memory for pieces of the new store.
+    scratch : Path, optional
+        Directory for files (`layout_scratch_bytes`) that spare reading a part more than three times.
     progress : callable
         Opens a display for adjacency lists and for features.
 
@@ -75,7 +78,7 @@ def lay_out(
     """
     check_permutation(old_to_new, store.info.num_nodes)
     indptr = reordered_indptr(store, old_to_new)
-    parts = Reordered(store, old_to_new, indptr, work_bytes)
+    parts = Reordered(store, old_to_new, indptr, work_bytes, scratch)
     write_store(
         path,
         indptr=indptr,
@@ -103,6 +106,12 @@ def layout_held_bytes(store: GraphStore) -> int:
 def layout_work_bytes(store: GraphStore) -> int:
     """Bytes beyond which more `work_bytes` save no pass: the largest part of the store."""
     return max(store.nbytes(name) for name in _STREAMED)
+
+
+def layout_scratch_bytes(store: GraphStore, work_bytes: int) -> int:
+    """Most bytes of files that `lay_out` writes to `scratch`; 0 where it needs none."""
+    rows = (name for name in _STREAMED if name not in (INDPTR, INDICES, RELATION))
+    return max(size if goes_by_files(size, work_bytes) else 0 for size in map(store.nbytes, rows))
 
 
 def estimate_store_bytes(store: GraphStore, block_bytes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -15,10 +16,12 @@ from storage.errors import InputError, StorageError
 from storage.extras import Extras
 from storage.formats.base import CHUNK_BYTES, IdArray, Links
 from storage.graph_store import INDICES, INDPTR, LABELS, SPLITS, GraphStore, Split, row_chunks
+from storage.row_spill import permute_by_files
 from storage.store_format import GRAPH_ID, GRAPH_LABELS, MULTI_LABELS, RELATION
 
 _OFFSET_NODES = 1 << 19
 _MARK_BYTES = 1 << 17
+_MOST_PASSES = 3
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -74,10 +77,20 @@ class Reordered:
         Offsets in the new order.
     work_bytes : int
         Memory for pieces of a part.
+    scratch : Path, optional
+        Directory for files by which rows change places where that reads and writes less than many passes.
     """
 
-    def __init__(self, store: GraphStore, old_to_new: IdArray, indptr: npt.NDArray[np.int64], work_bytes: int) -> None:
-        self._store, self._old_to_new, self._indptr, self._work_bytes = store, old_to_new, indptr, work_bytes
+    def __init__(
+        self,
+        store: GraphStore,
+        old_to_new: IdArray,
+        indptr: npt.NDArray[np.int64],
+        work_bytes: int,
+        scratch: Path | None = None,
+    ) -> None:
+        self._store, self._old_to_new, self._indptr = store, old_to_new, indptr
+        self._work_bytes, self._scratch = work_bytes, scratch
 
     def rows(self, name: str) -> ArrayStream:
         """A dataset with one entry a node."""
@@ -134,8 +147,9 @@ class Reordered:
 
         def pieces() -> Iterator[IdArray]:
             ids = max(1, self._work_bytes // extent.dtype.itemsize)
+            room = np.empty(min(ids, num_edges), extent.dtype)
             for first in range(0, num_edges, ids):
-                out = np.empty(min(ids, num_edges - first), extent.dtype)
+                out = room[: num_edges - first]
                 for node, offsets in _offset_pieces(self._store):
                     self._move_lists(name, node, offsets, out, first)
                 yield out
@@ -165,13 +179,18 @@ class Reordered:
     def _permuted(
         self, read: Callable[[], Iterable[npt.NDArray[Any]]], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> ArrayStream:
-        """Rows in the new order: as many as memory holds at a time, in one pass over the old ones each."""
+        """Rows in the new order: as many as memory holds at a time, in one pass over the old ones each, or by files."""
         row_bytes = max(1, int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize)
+        rows = max(1, self._work_bytes // row_bytes)
+        if self._scratch is not None and goes_by_files(shape[0] * row_bytes, self._work_bytes):
+            old_to_new, folder = self._old_to_new, self._scratch
+            moved = permute_by_files(read(), old_to_new, folder, shape=shape, dtype=dtype, rows_at_once=rows)
+            return ArrayStream(shape, dtype, moved)
 
         def pieces() -> Iterator[npt.NDArray[Any]]:
-            rows = max(1, self._work_bytes // row_bytes)
+            room = np.empty((min(rows, shape[0]), *shape[1:]), dtype)
             for first in range(0, shape[0], rows):
-                out = np.empty((min(rows, shape[0] - first), *shape[1:]), dtype)
+                out = room[: shape[0] - first]
                 old = 0
                 for chunk in read():
                     slot = self._old_to_new[old : old + len(chunk)] - first
@@ -195,6 +214,11 @@ class Reordered:
                 check_range(self._store.path, what, chunk, 0, end, first=start)
             _move_rows(chunk, start, node, offsets, self._indptr, old_to_new, name == INDICES, out, out_start)
             start = stop
+
+
+def goes_by_files(nbytes: int, work_bytes: int) -> bool:
+    """Whether rows that take so many bytes in all are better written to files and read again than read many times."""
+    return nbytes > _MOST_PASSES * work_bytes
 
 
 @_jit

@@ -31,7 +31,7 @@ class ArrayStream:
     dtype: np.dtype[Any]
     """Type of its elements."""
     chunks: Iterable[npt.NDArray[Any]]
-    """The pieces in order."""
+    """The pieces in order; each is good until the next, which may lie in the same memory."""
 
     @classmethod
     def of(cls, array: npt.NDArray[Any]) -> ArrayStream:

@@ -1,0 +1,57 @@
+"""`garden advise`: how to run a graph on this machine, and what to expect."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from flows.commands.ending import exit_codes
+from flows.commands.values import AsJson
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+[green]garden advise demo[/green]: mode, block size, memory, time and traffic of an epoch
+
+[green]garden advise mine.yaml --set host_budget=2GB[/green]: what that budget asks for
+
+[green]garden advise mine.yaml --json | jq .settings[/green]: the settings alone
+"""
+
+
+def advise(
+    config: Annotated[str, typer.Argument(help="Name of a preset, or a YAML file (docs/configuration.md).")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override one setting; repeat for more.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long to measure the disk.")] = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """Say which mode, block size and budgets suit a graph on this machine, and what an epoch will take.
+
+    Sizes come from the files' headers; reads of the disk, a training step and the sampler are timed for a few seconds,
+    with a temporary file of 256 MiB in the state directory. The next run of that name logs how far off the prediction
+    was (`advice/epoch_s_error`, `advice/epoch_read_bytes_error`).
+    """
+    with exit_codes():
+        from conf.load import load_config
+        from tasks.advise import advise as look
+        from tasks.budgets import format_bytes
+        from tasks.predictions import keep_prediction
+
+        loaded = load_config(config, overrides or ())
+        advice = look(loaded, seconds=seconds)
+        keep_prediction(loaded, {"epoch_s": advice.epoch_s, "epoch_read_bytes": advice.epoch_read_bytes})
+        if as_json:
+            typer.echo(json.dumps(dataclasses.asdict(advice)))
+            return
+        for reason in advice.reasons:
+            typer.echo(reason)
+        typer.echo("set: " + " ".join(f"{name}={value}" for name, value in advice.settings.items()))
+        typer.echo(
+            f"expect: {format_bytes(advice.memory_bytes)} of memory to train, {format_bytes(advice.disk_bytes)} of "
+            f"disk, {advice.epoch_s:.3g} s and {format_bytes(advice.epoch_read_bytes)} read from disk an epoch"
+        )

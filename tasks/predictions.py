@@ -1,0 +1,56 @@
+"""What was predicted of a run before it started, kept for the run to be compared with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from conf.schema import PipelineConfig
+from storage.atomic import write_text
+
+_EPOCH_S, _EPOCH_READ_BYTES = "epoch_s", "epoch_read_bytes"
+
+
+def prediction_file(config: PipelineConfig) -> Path:
+    """Where the prediction for a run of that name is kept."""
+    return config.state_dir / "advice" / f"{config.name}.json"
+
+
+def keep_prediction(config: PipelineConfig, prediction: Mapping[str, float]) -> None:
+    """Write down what was predicted, for the run to be compared with."""
+    write_text(prediction_file(config), json.dumps({**prediction, "key": _key(config)}, indent=1) + "\n")
+
+
+def prediction_errors(config: PipelineConfig, measured: Mapping[str, float]) -> dict[str, float]:
+    """Compare a run with the prediction kept for it, if there is one: measured over predicted, less 1.
+
+    Parameters
+    ----------
+    config
+        Of the run.
+    measured
+        `epoch_s`, and `epoch_read_bytes` where it was counted.
+
+    Returns
+    -------
+    dict
+        `advice/epoch_s`, `advice/epoch_s_error` and so on; empty without a prediction for these settings.
+    """
+    try:
+        kept: dict[str, Any] = json.loads(prediction_file(config).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if kept.get("key") != _key(config):
+        return {}
+    figures: dict[str, float] = {}
+    for name in (_EPOCH_S, _EPOCH_READ_BYTES):
+        if name in measured and kept.get(name):
+            figures |= {f"advice/{name}": kept[name], f"advice/{name}_error": measured[name] / kept[name] - 1}
+    return figures
+
+
+def _key(config: PipelineConfig) -> dict[str, Any]:
+    """What a prediction depends on; a run with other settings is not compared with it."""
+    return config.model_dump(mode="json", include={"data", "sampling", "model"})

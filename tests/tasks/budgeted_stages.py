@@ -1,0 +1,73 @@
+"""Runs the stages of a configuration in this process and prints, as JSON, the memory and time that each took.
+
+`python -m tests.tasks.budgeted_stages FOLDER CASE`, where CASE is a JSON object:
+`warm` and `stages` are [preset, overrides, number of stages]; `group` is the folder of a control group to join, if any.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from unittest.mock import MagicMock
+
+from conf.load import load_config
+from tasks.build_cache import build_cache
+from tasks.ingest import ingest_graph
+from tasks.profile import profile_graph
+from tasks.reorder import reorder_graph
+from tasks.run_context import RunContext
+from tasks.train import train_model
+
+TASKS = {
+    "ingest": ingest_graph,
+    "reorder": reorder_graph,
+    "profile": profile_graph,
+    "cache": build_cache,
+    "train": train_model,
+}
+Case = tuple[str, list[str], int]
+
+
+def run_stages(folder: Path, case: Case) -> dict[str, dict[str, float]]:
+    """Run the first stages in a fresh state directory; peak bytes above what was held before, and seconds, by stage."""
+    preset, overrides, count = case
+    parent = MagicMock()
+    parent.key = "measured"
+    context = RunContext(load_config(preset, [*overrides, f"state_dir={folder}"]), MagicMock(), parent)
+    measured = {}
+    for name, task in list(TASKS.items())[:count]:
+        ctypes.CDLL(None).malloc_trim(0)  # else it would grow into what was freed before
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what is held now
+        before, start = status_bytes("VmHWM"), time.perf_counter()
+        task.fn(context)
+        measured[name] = {
+            "peak_bytes": status_bytes("VmHWM") - before,
+            "seconds": round(time.perf_counter() - start, 2),
+            "artifact_bytes": context.outcomes[name].manifest.nbytes,
+        }
+    context.close()
+    return measured
+
+
+def status_bytes(field: str) -> int:
+    """A field of this process's status."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def main() -> None:
+    """Warm up, so that libraries and compiled code are there; then measure."""
+    folder, case = Path(sys.argv[1]), json.loads(sys.argv[2])
+    for number, warm in enumerate(case["warm"]):
+        run_stages(folder / f"warm-{number}", warm)
+    if case.get("group"):
+        Path(case["group"], "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+    sys.stdout.write(json.dumps(run_stages(folder / "measured", case["stages"])))
+
+
+if __name__ == "__main__":
+    main()
