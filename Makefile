@@ -6,7 +6,7 @@ RUN     = $(BIN)/python -m
 PYTEST  = $(RUN) pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-ui test-full check ui bench clean
+.PHONY: help run test test-ui test-full check ui bench bench-billion clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ test-full: check  ## Every test, the long repetitions too
 
 bench: $(VENV)/.dev-installed  ## Run the benchmarks and write tests/benchmarks/results
 	$(RUN) tests.benchmarks.run_all
+
+bench-billion: $(VENV)/.dev-installed  ## A graph of 1.07G edges within 2 GB of memory: hours, and 45 GB of disk
+	$(RUN) tests.benchmarks.bench_billion
 
 clean:  ## Remove the virtual environment, caches and the state of `make run`
 	rm -rf $(VENV) .garden .mypy_cache .ruff_cache .import_linter_cache build *.egg-info

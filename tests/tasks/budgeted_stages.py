@@ -17,6 +17,7 @@ from unittest.mock import MagicMock
 from conf.load import load_config
 from tasks.build_cache import build_cache
 from tasks.ingest import ingest_graph
+from tasks.process_io import io_metrics, process_io
 from tasks.profile import profile_graph
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
@@ -42,9 +43,12 @@ def run_stages(folder: Path, case: Case) -> dict[str, dict[str, float]]:
     for name, task in list(TASKS.items())[:count]:
         ctypes.CDLL(None).malloc_trim(0)  # else it would grow into what was freed before
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what is held now
-        before, start = status_bytes("VmHWM"), time.perf_counter()
+        before, start, io = status_bytes("VmHWM"), time.perf_counter(), process_io()
         task.fn(context)
+        traffic = io_metrics(io, process_io(), 1.0)
         measured[name] = {
+            "read_bytes": traffic.get("io/read_bytes", 0),
+            "written_bytes": traffic.get("io/written_bytes", 0),
             "peak_bytes": status_bytes("VmHWM") - before,
             "seconds": round(time.perf_counter() - start, 2),
             "artifact_bytes": context.outcomes[name].manifest.nbytes,
