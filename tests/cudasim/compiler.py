@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from kernels.cuda.source import source_text
 
 NVCC = shutil.which("nvcc")
 OPTIONS = ("-std=c++17", "--fmad=false")
+_NOP = 0x918
 BUILDS = Path(__file__).parents[2] / "build" / "cuda"
 
 
@@ -87,6 +89,41 @@ def resources(source: str, expressions: Sequence[str], arch: int) -> list[Resour
     else:
         report = by_nvrtc(source, expressions, arch, to="CUBIN")[1]
     return _parse(report)
+
+
+def machine_instructions(source: str, expressions: Sequence[str], arch: int) -> dict[str, int]:
+    """Instructions of each kernel's machine code, by its mangled name, without what fills up the last lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        if NVCC:
+            path, out = Path(folder) / f"{source}.cu", Path(folder) / "out.cubin"
+            path.write_text(instantiations(source, expressions))
+            _run([NVCC, *OPTIONS, f"-arch=sm_{arch}", "-cubin", "-diag-suppress=177", str(path), "-o", str(out)])
+            code = out.read_bytes()
+        else:
+            code = by_nvrtc(source, expressions, arch, to="CUBIN")[0]
+    return {name: _length(text) for name, text in _text_sections(code)}
+
+
+def _text_sections(code: bytes) -> list[tuple[str, bytes]]:
+    """Sections `.text.NAME` of a 64-bit ELF file."""
+    (start,) = struct.unpack_from("<Q", code, 40)
+    size, count, names = struct.unpack_from("<HHH", code, 58)
+    headers = [struct.unpack_from("<IIQQQQ", code, start + size * k) for k in range(count)]
+    strings = headers[names][4]
+    found = []
+    for name_at, _, _, _, offset, length in headers:
+        name = code[strings + name_at : code.index(b"\0", strings + name_at)].decode()
+        if name.startswith(".text."):
+            found.append((name.removeprefix(".text."), code[offset : offset + length]))
+    return found
+
+
+def _length(text: bytes) -> int:
+    """Instructions of 16 bytes up to the jump to itself that ends a kernel, behind which only NOPs stand."""
+    opcodes = [struct.unpack_from("<H", text, at)[0] & 0xFFF for at in range(0, len(text), 16)]
+    while opcodes and opcodes[-1] == _NOP:
+        opcodes.pop()
+    return len(opcodes) - 1
 
 
 def by_nvrtc(source: str, expressions: Sequence[str], arch: int, *, to: str) -> tuple[bytes, str]:

@@ -12,8 +12,11 @@ __device__ __forceinline__ void trace_back(const pos_t (&draws)[ROUNDS], int fir
   for (int step = FANOUT - 2; step >= 0; --step) {
     const pos_t earlier = __shfl_sync(ALL_LANES, draws[step / GROUP], first_lane + step % GROUP);
 #pragma unroll
-    for (int r = 0; r < ROUNDS; ++r)
-      if (step < i + r * GROUP && position[r] == earlier) position[r] = (pos_t)step;
+    for (int r = 0; r < ROUNDS; ++r) {  // all of a round's draws come after `step`, or none, or it depends on the lane
+      if ((r + 1) * GROUP <= step + 1) continue;
+      const bool is_later = r * GROUP > step || step < i + r * GROUP;
+      if (is_later && position[r] == earlier) position[r] = (pos_t)step;
+    }
   }
 }
 

@@ -1,0 +1,73 @@
+"""A launcher over the compiler's PTX: runs kernels by the interpreter and adds up what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernels.cuda.source import Kernel
+from tests.cudasim.compiler import compile_ptx
+from tests.cudasim.ptx import Counts, Entry, Grid, parse
+
+ARCH = 90
+
+
+@cache
+def _entry(kernel: Kernel) -> Entry:
+    entries = parse(compile_ptx(kernel.source, (kernel.expression,), ARCH))
+    mangled = f"_Z{len(kernel.name)}{kernel.name}"  # kernels without templates are all there
+    (entry,) = (entry for entry in entries if entry.name.startswith(mangled))
+    return entry
+
+
+class PtxLauncher:
+    """Runs kernels as `SimLauncher` does; arrays that kernels reach by address are those whose address was asked."""
+
+    xp = np
+    torch_device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.kernels: dict[Kernel, Counts] = {}
+        """What each kernel came to."""
+        self._lists: list[Any] = []
+
+    def run(self, kernel: Kernel, grid: int, cta: int, arguments: Sequence[Any], shared_bytes: int) -> None:
+        """Run one kernel and count."""
+        given = [a for a in arguments if isinstance(a, np.ndarray)]
+        values = [a.ctypes.data if isinstance(a, np.ndarray) else int(a) % 2**64 for a in arguments]
+        counts = Grid(_entry(kernel), grid, cta, values, {"": given, "lists": self._lists}).run()
+        self.kernels.setdefault(kernel, Counts()).add(counts)
+
+    def total(self) -> Counts:
+        """All kernels together."""
+        total = Counts()
+        for counts in self.kernels.values():
+            total.add(counts)
+        return total
+
+    def address(self, array: Any) -> int:
+        """Where the array lies; kernels may read it from now on."""
+        if all(array is not known for known in self._lists):
+            self._lists.append(array)
+        return int(array.ctypes.data)
+
+    def to_host(self, array: Any) -> Any:
+        """A copy."""
+        return array.copy()
+
+    def to_device(self, array: Any) -> Any:
+        """A copy that begins on a boundary of 256 bytes, as a device's does."""
+        raw = np.empty(array.nbytes + 256, np.uint8)
+        start = -raw.ctypes.data % 256
+        copy: Any = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        return copy
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Everything runs in the order of its calls."""
+        return nullcontext()

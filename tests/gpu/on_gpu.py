@@ -1,0 +1,262 @@
+"""The CUDA backend on a real GPU: correctness, then ratios measured in one run; `--dry-run` does the same on the shim.
+
+Writes JSON with hardware, date and commit. Speeds are of the steady state: every form runs once before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernels.cuda.baselines import sample_by_warps
+from kernels.cuda.current import device_launcher, launching_through, to_torch
+from kernels.cuda.gather import TierTable, gather_rows
+from kernels.cuda.launch import Array, DeviceLauncher
+from kernels.cuda.probe import probe
+from kernels.cuda.sample import fill_rows, plan_rows
+from kernels.cuda.sampler import CudaSampler
+from kernels.cuda.tiers import DeviceTiers
+from kernels.cuda.topology import DeviceTopology
+from kernels.cuda.unique import unique_nodes
+from kernels.mfg import Mfg
+from kernels.nn.model import ModelSpec, build_model
+from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler, shuffled_batches
+from kernels.topology import Topology
+from storage.cache.tiers import cached_topology
+from tests.gpu.checks import CHECKS
+
+FANOUTS, NUM_CLASSES, HIDDEN, SUPERBATCH = (5, 10, 15), 47, 256, 8
+BUDGET_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the workload is."""
+
+    nodes: int
+    edges: int
+    width: int
+    batch: int
+    batches: int
+
+
+FULL, TINY = Size(10_000_000, 200_000_000, 128, 1000, 64), Size(3000, 30_000, 16, 20, 8)
+
+
+def make_graph(size: Size) -> tuple[np.ndarray, np.ndarray]:
+    """(indptr, indices) whose degrees follow a power law on both sides; node 0 is the one most often named."""
+    rng = np.random.default_rng(0)
+    weight = (np.arange(size.nodes) + 10.0) ** -0.8
+    degree = rng.poisson(rng.permutation(weight) * (size.edges / weight.sum()))
+    indptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int64)
+    # Inverse of the continuous law: no search among ten million steps for each edge.
+    low, high = 10.0**0.2, (size.nodes + 10.0) ** 0.2
+    indices = np.empty(indptr[-1], np.int32)
+    for begin in range(0, len(indices), 1 << 24):
+        part = indices[begin : begin + (1 << 24)]
+        drawn = (low + rng.random(len(part), np.float32).astype(np.float64) * (high - low)) ** 5 - 10.0
+        part[:] = np.clip(drawn, 0, size.nodes - 1)
+    return indptr, indices
+
+
+def seconds(launcher: DeviceLauncher, body: Callable[[], Any], repeats: int = 3) -> float:
+    """Least wall seconds of a body, after one run that does not count."""
+    times = []
+    for _ in range(repeats + 1):
+        launcher.finish(launcher.record())
+        start = time.perf_counter()
+        body()
+        launcher.finish(launcher.record())
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
+
+
+class Workload:
+    """Graph, features, caches of a tenth of the data, and both forms of an epoch."""
+
+    def __init__(self, launcher: DeviceLauncher, size: Size) -> None:
+        self.launcher, self.size = launcher, size
+        indptr, indices = make_graph(size)
+        features = np.random.default_rng(1).random((size.nodes, size.width), np.float32)
+        budget = int(BUDGET_SHARE * (indices.nbytes + features.nbytes))
+        rows = int(0.8 * budget) // (size.width * 4)
+        # Node 0 is the hottest by construction: the plan is a prefix.
+        lists = int(np.searchsorted(indptr, int(0.2 * budget) // 4))
+        self.topology = cached_topology(indptr, indices, np.arange(lists))
+        self.features, self.indices = launcher.reach(features), launcher.reach(indices)
+        self.device = DeviceTopology.place(launcher, self.topology, self.indices)
+        self.plain = DeviceTopology.place(launcher, Topology.in_memory(indptr, indices), self.indices)
+        self.tiers = DeviceTiers(launcher, self.features, np.arange(rows))
+        seeds = np.random.default_rng(2).choice(size.nodes, size.batch * size.batches, replace=False)
+        self.batches = shuffled_batches(seeds, size.batch, seed=3, epoch=0)
+        self.sampler = NeighborSampler(self.topology, FANOUTS, seed=4, purpose=Purpose.TRAIN)
+        self.cuda_sampler = CudaSampler(launcher, self.device, self.sampler)
+        spec = ModelSpec("sage", size.width, HIDDEN, NUM_CLASSES, len(FANOUTS), dropout=0.0)
+        self.model = build_model(spec, seed=0).to(launcher.torch_device)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+
+    def step(self, hops: tuple[Mfg, ...], rows: Array) -> None:
+        """Train on one mini-batch whose labels are made up."""
+        self.optimizer.zero_grad()
+        logits = self.model(hops, to_torch(rows))
+        labels = torch.arange(len(logits), device=logits.device) % NUM_CLASSES
+        torch.nn.functional.cross_entropy(logits, labels).backward()
+        self.optimizer.step()
+
+    def our_epoch(self) -> None:
+        """Super-batches through the caches."""
+        for first in range(0, len(self.batches), SUPERBATCH):
+            group = self.batches[first : first + SUPERBATCH]
+            sampled = self.cuda_sampler.sample(group, epoch=0, first_batch=first)
+            rows = self.tiers.gather_group([sample.input_nodes for sample in sampled.samples])
+            for sample, x in zip(sampled.samples, rows, strict=True):
+                self.step(sample.hops, x)
+
+    def baseline_epoch(self) -> None:
+        """One mini-batch at a time: a warp a row over UVA, and a gather without a cache."""
+        for index, seeds in enumerate(self.batches):
+            hops, nodes = self.baseline_sample(seeds, index)
+            self.step(hops, self.baseline_rows(nodes))
+
+    def baseline_sample(self, seeds: np.ndarray, index: int) -> tuple[tuple[Mfg, ...], Array]:
+        """Hops and input nodes of one mini-batch in the baseline's shape."""
+        launcher, xp = self.launcher, self.launcher.xp
+        uniq = launcher.to_device(seeds.astype(np.int32))
+        hops = []
+        for hop, fanout in enumerate(reversed(FANOUTS)):
+            ptr = launcher.to_device(np.array([0, len(uniq)]))
+            keys = launcher.to_device(self.sampler.stream_keys(0, range(index, index + 1), hop))
+            plan = plan_rows(launcher, self.plain, uniq, ptr, fanout, stream_keys=keys)
+            neighbors = sample_by_warps(launcher, plan, uniq)
+            edge_ptr = launcher.to_device(np.array([0, len(neighbors)]))
+            src, src_ptr, _, local = unique_nodes(launcher, uniq, ptr, neighbors, edge_ptr, len(uniq) + len(neighbors))
+            num_src = int(src_ptr[1])  # synchronize!
+            hops.append(Mfg(plan.row_ptr, local, num_src))
+            uniq = xp.ascontiguousarray(src[:num_src])
+        return tuple(hops), uniq
+
+    def baseline_rows(self, nodes: Array) -> Array:
+        """Rows from host memory alone."""
+        xp, table = self.launcher.xp, TierTable.of(self.launcher, [self.features])
+        out = xp.empty((len(nodes), self.size.width), np.float32)
+        gather_rows(self.launcher, table, xp.zeros(len(nodes), np.uint8), nodes.astype(np.int64), out)
+        return out
+
+
+def measure(launcher: DeviceLauncher, size: Size) -> dict[str, Any]:
+    """Ratios of one run."""
+    work = Workload(launcher, size)
+    ours_s, baseline_s = seconds(launcher, work.our_epoch, 1), seconds(launcher, work.baseline_epoch, 1)
+    copies = copy_bandwidths(launcher, size)
+    figures = sampling_ratio(work) | gather_bandwidths(work, copies) | copies
+    return figures | {
+        "epoch_s": {"ours": ours_s, "dgl_uva_shape": baseline_s},
+        "epoch_speedup": baseline_s / ours_s,
+        "feature_hit_rate": work.tiers.reads.hit_rate,
+        "graph": {"nodes": size.nodes, "edges": len(work.topology.indices), "width": size.width},
+    }
+
+
+def sampling_ratio(work: Workload) -> dict[str, Any]:
+    """One frontier of many rows at each fanout, all passes: a warp a row over ours, lists on the device and over UVA."""
+    launcher, found = work.launcher, {}
+    nodes = np.random.default_rng(5).permutation(work.size.nodes)[: work.size.batch * 100].astype(np.int32)
+    uniq, ptr = launcher.to_device(nodes), launcher.to_device(np.array([0, len(nodes)]))
+    keys = launcher.to_device(np.array([6], np.uint64))
+    places = {"uva": work.plain, "device": DeviceTopology.place(launcher, Topology.in_memory(
+        work.topology.indptr, work.topology.indices))}  # fmt: skip
+    for where, topology in places.items():
+        for fanout in FANOUTS:
+
+            def plan(topology: DeviceTopology = topology, fanout: int = fanout) -> Any:
+                return plan_rows(launcher, topology, uniq, ptr, fanout, stream_keys=keys)
+
+            def ours(topology: DeviceTopology = topology, plan: Callable[[], Any] = plan) -> None:
+                planned = plan()
+                fill_rows(launcher, topology, planned, uniq, len(nodes), int(planned.row_ptr[-1]))
+
+            def warps(plan: Callable[[], Any] = plan) -> None:
+                sample_by_warps(launcher, plan(), uniq)
+
+            found[f"{where}_{fanout}"] = seconds(launcher, warps) / seconds(launcher, ours)
+    return {"sampling_speedup_over_warp_rows": found}
+
+
+def copy_bandwidths(launcher: DeviceLauncher, size: Size) -> dict[str, float]:
+    """Bytes a second of plain copies: host to device, and on the device (read and write counted)."""
+    rows = min(size.nodes, 2_000_000)
+    host = torch.empty(rows, size.width, pin_memory=launcher.torch_device.type == "cuda")
+    one, other = (torch.empty(rows, size.width, device=launcher.torch_device) for _ in range(2))
+    num_bytes = host.numel() * 4
+    return {
+        "pcie_copy_bytes_per_s": num_bytes / seconds(launcher, lambda: one.copy_(host, non_blocking=True)),
+        "device_copy_bytes_per_s": 2 * num_bytes / seconds(launcher, lambda: other.copy_(one)),
+    }
+
+
+def gather_bandwidths(work: Workload, copies: dict[str, float]) -> dict[str, float]:
+    """Shares of the copies' bandwidth: random rows that all hit the device cache, and that all come over UVA."""
+    launcher, xp, num_rows = work.launcher, work.launcher.xp, work.size.batch * 200
+    hits = np.random.default_rng(6).integers(0, len(work.tiers._planned.rows_CD), num_rows)
+    misses = launcher.to_device(np.random.default_rng(7).integers(0, work.size.nodes, num_rows))
+    table = TierTable.of(launcher, [work.tiers._planned.rows_CD])
+    slots, zeros = launcher.to_device(hits), xp.zeros(num_rows, np.uint8)
+    out = xp.empty((num_rows, work.size.width), np.float32)
+    num_bytes = out.nbytes
+    hit_s = seconds(launcher, lambda: gather_rows(launcher, table, zeros, slots, out))
+    miss_s = seconds(launcher, lambda: work.baseline_rows(misses))
+    return {
+        "gather_hit_share_of_copy": 2 * num_bytes / hit_s / copies["device_copy_bytes_per_s"],
+        "gather_miss_share_of_pcie": num_bytes / miss_s / copies["pcie_copy_bytes_per_s"],
+    }
+
+
+def main() -> None:
+    """Check, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="on the host shim, with a tiny graph")
+    parser.add_argument("--out", type=Path, default=Path("on_gpu.json"), help="where to write the figures")
+    arguments = parser.parse_args()
+    if arguments.dry_run:
+        from tests.cudasim.launcher import SimLauncher
+
+        launcher: DeviceLauncher = SimLauncher()
+    else:
+        found = probe()
+        if not found.is_usable:
+            parser.exit(3, f"no GPU to use: {found.sentence}\n")
+        launcher = device_launcher(0)
+    with launching_through(launcher), launcher.stream():
+        for check in CHECKS:
+            start = time.perf_counter()
+            check(launcher)
+            print(f"{check.__name__}: ok, {time.perf_counter() - start:.1f} s", flush=True)
+        figures = measure(launcher, TINY if arguments.dry_run else FULL)
+    record = {"dry_run": arguments.dry_run, "environment": environment(arguments.dry_run), "figures": figures}
+    arguments.out.write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record))
+
+
+def environment(dry_run: bool) -> dict[str, Any]:
+    """Describe where this ran."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    device = "host shim" if dry_run else torch.cuda.get_device_name(0)
+    today = datetime.date.today().isoformat()
+    return {"device": device, "torch": torch.__version__, "python": platform.python_version(), "date": today,
+            "commit": commit}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
