@@ -14,6 +14,8 @@ from kernels.cuda.source import Kernel, source_text
 
 # Without contraction the sums have the bits of the CPU's; all of these kernels wait for memory, not for arithmetic.
 COMPILE_OPTIONS = ("-std=c++17", "--fmad=false")
+# cudaHostRegisterPortable, Mapped and ReadOnly, which CuPy does not name.
+_PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
 
 
 class PinnedMemoryError(MemoryError):
@@ -85,7 +87,7 @@ class CupyLauncher:
         begin, size = int(array.ctypes.data), int(array.nbytes)
         if size == 0 or begin in self._pinned:
             return array
-        flags = runtime.hostRegisterMapped | runtime.hostRegisterPortable
+        flags = _PORTABLE | _MAPPED | (0 if array.flags.writeable else _READ_ONLY)
         try:
             runtime.hostRegister(begin, size, flags)
         except runtime.CUDARuntimeError as error:
@@ -93,7 +95,7 @@ class CupyLauncher:
                 f"{size / 2**30:.1f} GiB of host memory could not be pinned ({error}): free memory, or raise the limit "
                 "of locked memory (`ulimit -l`)"
             ) from error
-        self._pinned[begin] = (size, array, int(runtime.hostGetDevicePointer(begin, 0)))
+        self._pinned[begin] = (size, array, int(runtime.pointerGetAttributes(begin).devicePointer))
         return array
 
     def release(self) -> None:
@@ -106,8 +108,8 @@ class CupyLauncher:
     @contextmanager
     def stream(self) -> Iterator[None]:
         """Put CuPy's work of this thread on PyTorch's current stream of the device."""
-        current = torch.cuda.current_stream(self.device).cuda_stream
-        with self.xp.cuda.Device(self.device), self.xp.cuda.ExternalStream(current, self.device):
+        current = torch.cuda.current_stream(self.device)
+        with self.xp.cuda.Device(self.device), self.xp.cuda.Stream.from_external(current):
             yield
 
     @contextmanager

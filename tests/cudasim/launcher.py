@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ import torch
 from kernels.cuda.source import Kernel, parameters
 from tests.cudasim.build import build, load
 from tests.cudasim.instances import INSTANCES
+from tests.cudasim.tracer import Trace, read_trace
 
-_SLOT_BYTES = 16
 _lock = threading.Lock()
 
 
@@ -49,27 +50,37 @@ class SimLauncher:
         """`texts` stand in for the sources of their names: toys, and sources with planted mistakes."""
         self.schedule, self.seed, self.traced = schedule, seed, traced
         self._texts = texts or {}
-        self._libraries: dict[tuple[str, tuple[str, ...]], ctypes.CDLL] = {}
+        self._libraries: dict[tuple[str, tuple[str, ...]], tuple[Path, ctypes.CDLL]] = {}
+        self._reached: list[Any] = []
 
     def run(self, kernel: Kernel, grid: int, cta: int, arguments: Sequence[Any], shared_bytes: int) -> None:
         """Run one kernel; raises SimError where a device would hang, fail or misbehave."""
         expressions = INSTANCES.get(kernel.source, ())
-        if kernel.expression not in expressions:
+        if self.traced or kernel.expression not in expressions:  # traced builds are slow, and few kernels are traced
             expressions = (kernel.expression,)
         library = self._library(kernel.source, expressions)
         entry = expressions.index(kernel.expression)
         if kernel.source not in self._texts:
             _check_sizes(library, entry, kernel)
-        slots = (ctypes.c_uint64 * (2 * len(arguments) + 1))()
-        pointers = (ctypes.c_void_p * (len(arguments) + 1))()
+        slots = (ctypes.c_uint64 * (3 * len(arguments) + 1))()  # pointers, then what they point to
+        pointers = (ctypes.c_void_p * (len(arguments) + 1)).from_buffer(slots)
         for i, argument in enumerate(arguments):
             raw = argument.ctypes.data.to_bytes(8, "little") if isinstance(argument, np.ndarray) else argument.tobytes()
-            pointers[i] = ctypes.addressof(slots) + _SLOT_BYTES * i
+            pointers[i] = ctypes.addressof(slots) + 8 * (len(arguments) + 2 * i)
             ctypes.memmove(pointers[i], raw, len(raw))
-        self._launch(library, entry, pointers, grid, cta, shared_bytes, slots)
+        given = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+        self._launch(library, entry, pointers, grid, cta, shared_bytes, (slots, given))
+
+    def trace(self) -> Trace:
+        """What was touched since the last call; of a launcher that traces."""
+        traces = [read_trace(library, path) for path, library in self._libraries.values()]
+        sites = tuple(site for trace in traces for site in trace.sites)
+        return Trace(sites, tuple(finding for trace in traces for finding in trace.findings))
 
     def address(self, array: Any) -> int:
-        """Where the array lies."""
+        """Where the array lies; a trace lets kernels touch it from now on."""
+        if self.traced:
+            self._reached.append(array)
         return int(array.ctypes.data)
 
     def to_host(self, array: Any) -> Any:
@@ -106,12 +117,14 @@ class SimLauncher:
         """Nothing to wait for."""
 
     def _launch(
-        self, library: ctypes.CDLL, entry: int, pointers: Any, grid: int, cta: int, shared_bytes: int, slots: Any
+        self, library: ctypes.CDLL, entry: int, pointers: Any, grid: int, cta: int, shared_bytes: int, held: Any
     ) -> None:
-        shape = ctypes.c_uint * 3
+        shape, (slots, given) = ctypes.c_uint * 3, held
         with _lock:  # a launch has the engine's globals to itself
             if self.traced:
                 library.sim_trace_arguments(ctypes.byref(slots), ctypes.c_size_t(ctypes.sizeof(slots)))
+                for array in (*given, *self._reached):
+                    library.sim_trace_buffer(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes))
             library.sim_schedule(int(self.schedule), ctypes.c_uint64(self.seed))
             call = ctypes.cast(getattr(library, f"sim_call_{entry}"), ctypes.c_void_p)
             sizes = shape(grid, 1, 1), shape(cta, 1, 1)
@@ -122,8 +135,8 @@ class SimLauncher:
     def _library(self, source: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
         if (source, expressions) not in self._libraries:
             path = build(source, expressions, traced=self.traced, text=self._texts.get(source))
-            self._libraries[source, expressions] = load(path)
-        return self._libraries[source, expressions]
+            self._libraries[source, expressions] = (path, load(path))
+        return self._libraries[source, expressions][1]
 
 
 def _check_sizes(library: ctypes.CDLL, entry: int, kernel: Kernel) -> None:

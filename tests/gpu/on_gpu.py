@@ -170,7 +170,7 @@ def measure(launcher: DeviceLauncher, size: Size) -> dict[str, Any]:
 
 
 def sampling_ratio(work: Workload) -> dict[str, Any]:
-    """One frontier of many rows at each fanout, all passes: a warp a row over ours, lists on the device and over UVA."""
+    """One frontier of many rows at each fanout, all passes: a warp a row over ours; lists on the device, over UVA."""
     launcher, found = work.launcher, {}
     nodes = np.random.default_rng(5).permutation(work.size.nodes)[: work.size.batch * 100].astype(np.int32)
     uniq, ptr = launcher.to_device(nodes), launcher.to_device(np.array([0, len(nodes)]))
