@@ -60,6 +60,7 @@ def open_run(
     with contextlib.ExitStack() as stack:
         parent = stack.enter_context(tracking.parent_run(config.name, _links_to_prefect()))
         parent.log_params(config.model_dump(mode="json"))
+        parent.set_tags({"backend": backend})
         run = stack.enter_context(
             contextlib.closing(
                 RunContext(config, tracking, parent, verify_inputs=verify_inputs, may_build=may_build, backend=backend)
