@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis
 import pytest
 
-# Drawn cases are judged by what they give; a busy machine, or a body compiled at its first call, makes any of them slow.
+# Drawn cases are judged by what they give: a busy machine, or a body compiled at its first call, makes them slow.
 hypothesis.settings.register_profile("garden", deadline=None)
 hypothesis.settings.load_profile("garden")
 
