@@ -36,6 +36,20 @@ class IdSet:
         """Bytes it takes now."""
         return self._keys.nbytes if self._bits is None else self._bits.nbytes
 
+    @staticmethod
+    def bytes_for(count: int, largest: int) -> int:
+        """Most bytes that a set of `count` ids up to `largest` takes, once or while it is collected."""
+        as_bits = 8 << (max(0, largest) // 64).bit_length()
+        if largest // 8 <= _SMALL_BYTES:
+            return as_bits
+        hashed = max(8 * capacity(count), _SMALL_BYTES)  # there may have been bits while all ids were small
+        return max(as_bits, hashed) if largest // 8 <= _HASH_BYTES * count else hashed
+
+    def bytes_with(self, largest: int) -> int:
+        """Bytes it takes at least once it holds an id as large as that."""
+        as_bits = 8 << (max(0, largest) // 64).bit_length()
+        return max(self.nbytes, as_bits if largest // 8 <= _SMALL_BYTES else 0)
+
     def add(self, ids: IdArray) -> None:
         """Add ids, which must not be negative."""
         self._largest = max(self._largest, int(ids.max(initial=-1)))

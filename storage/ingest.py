@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from storage.blocks.writer import ArrayStream, as_stream, watched
-from storage.csc import Csc, EdgeCounts, build_csc, count_occurrences
-from storage.csc_external import build_external_csc
+from storage.adjacency import Adjacency, sorted_edges
+from storage.blocks.writer import ArrayStream, watched
 from storage.errors import InputError
 from storage.extras import Extras
 from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_features, stored_features
 from storage.formats.base import GraphSource
 from storage.graph_store import DEFAULT_BLOCK_BYTES, write_store
 from storage.heap import return_freed_memory
-from storage.leftovers import scratch_directory
 from storage.node_ids import number_integers
 from storage.progress import OpenProgress, no_progress
 from storage.splits import Labels, SplitRule, Splits, count_labelled, provided_splits, random_splits, refuse_outside
@@ -103,6 +101,7 @@ def ingest(
     path: Path,
     *,
     plan: Callable[[GraphSource], int | None] = lambda _: None,
+    most_id_bytes: int | None = None,
     progress: OpenProgress = no_progress,
 ) -> IngestReport:
     """Check a graph and write it as a store.
@@ -119,6 +118,8 @@ def ingest(
     plan : callable
         Given the source once its nodes are numbered, before anything else of their number is made: the bytes of memory
         to sort edges with in scratch files, or None to sort them in memory. What it raises ends the ingest.
+    most_id_bytes : int, optional
+        Memory that nodes may be numbered in, where that takes a pass over the edges.
     progress : callable
         Opens a display for each pass over edges and features.
 
@@ -128,19 +129,30 @@ def ingest(
 
     Raises
     ------
+    BudgetError
+        `most_id_bytes` is too little; names what will do.
     InputError
         The input is wrong; the message names file and row and says what to do.
     MachineError
         The disk is full.
     """
-    source, num_nodes = _number(source)
+    source, num_nodes = _number(source, most_id_bytes, progress)
     _check_relations(source, options)
     work_bytes = plan(source)
     facts = _check_features(source, num_nodes, options, progress)
     labels = _check_labels(source, num_nodes, options.task)
     splits = _make_splits(source, labels, num_nodes, options)
     return_freed_memory()
-    with _adjacency(source, num_nodes, options, path.parent, work_bytes, progress) as adjacency:
+    with sorted_edges(
+        source,
+        num_nodes,
+        path.parent,
+        work_bytes,
+        symmetrize=options.symmetrize,
+        deduplicate=options.deduplicate,
+        remove_self_loops=options.self_loops == "remove",
+        progress=progress,
+    ) as adjacency:
         features = stored_features(source.features, facts, options.normalize_features) if source.features else None
         write_store(
             path,
@@ -158,60 +170,13 @@ def ingest(
     return _report(source, adjacency, num_nodes, facts, labels, splits)
 
 
-@dataclass(frozen=True)
-class _Adjacency:
-    """The sorted edges, in memory or in scratch files."""
-
-    indptr: ArrayStream
-    indices: ArrayStream
-    out_degree: ArrayStream
-    relations: ArrayStream | None
-    counts: EdgeCounts
-    isolated_nodes: int
-
-
-@contextlib.contextmanager
-def _adjacency(
-    source: GraphSource,
-    num_nodes: int,
-    options: IngestOptions,
-    folder: Path,
-    work_bytes: int | None,
-    progress: OpenProgress,
-) -> Iterator[_Adjacency]:
-    """Sort the edges; scratch files are gone at the end."""
-    fields: dict[str, Any] = {
-        "symmetrize": options.symmetrize,
-        "deduplicate": options.deduplicate,
-        "remove_self_loops": options.self_loops == "remove",
-        "read_typed": source.relations.chunks if source.relations else None,
-        "locate": source.edges.locate,
-        "approx_edges": source.approx_edges,
-        "progress": progress,
-    }
-    if work_bytes is None:
-        yield _sorted_in_memory(build_csc(source.edge_chunks, num_nodes, **fields), num_nodes)
-        return
-    with scratch_directory(folder, "edges-") as scratch:
-        csc = build_external_csc(source.edge_chunks, num_nodes, scratch, work_bytes=work_bytes, **fields)
-        relations = csc.relations.stream() if csc.relations else None
-        out_degree, isolated = csc.out_degree.stream(), csc.isolated_nodes
-        yield _Adjacency(csc.indptr(), csc.indices.stream(), out_degree, relations, csc.counts, isolated)
-
-
-def _sorted_in_memory(csc: Csc, num_nodes: int) -> _Adjacency:
-    return_freed_memory()
-    out_degree = count_occurrences(csc.indices, num_nodes)
-    isolated = int(np.count_nonzero((np.diff(csc.indptr) == 0) & (out_degree == 0)))
-    relations = as_stream(csc.relations) if csc.relations is not None else None
-    streams = as_stream(csc.indptr), as_stream(csc.indices), as_stream(out_degree)
-    return _Adjacency(*streams, relations, csc.counts, isolated)
-
-
-def _number(source: GraphSource) -> tuple[GraphSource, int]:
+def _number(source: GraphSource, most_bytes: int | None, progress: OpenProgress) -> tuple[GraphSource, int]:
     """The source with its nodes numbered, and how many they are."""
     if source.num_nodes is None:
-        numbered = source.number_nodes() if source.number_nodes else number_integers(source.edges)
+        number = source.number_nodes or partial(
+            number_integers, source.edges, approx_edges=source.approx_edges, progress=progress
+        )
+        numbered = number(most_bytes)
         parts = {part.name: getattr(numbered, part.name) for part in fields(numbered)}
         source = replace(source, **{name: part for name, part in parts.items() if part is not None})
     if not source.num_nodes:
@@ -283,7 +248,7 @@ def _make_splits(source: GraphSource, labels: Labels | None, num_nodes: int, opt
 
 def _report(
     source: GraphSource,
-    adjacency: _Adjacency,
+    adjacency: Adjacency,
     num_nodes: int,
     facts: FeatureFacts,
     labels: Labels | None,

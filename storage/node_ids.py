@@ -9,15 +9,21 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from kernels.rng import mix64
 from storage.csc import empty_ids, id_dtype
-from storage.errors import InputError
+from storage.distinct import DistinctSketch
+from storage.errors import BudgetError, InputError
 from storage.formats.base import EdgeChunk, EdgeReader, IdArray, NumberedEdges, read_ahead
 from storage.id_hash import HashIndex, capacity
 from storage.id_set import IdSet
+from storage.progress import OpenProgress, no_progress
 
 _jit = numba.njit(nogil=True, cache=True)
 
 _TABLE_SPREAD = 4
+_GROWTH = 4  # a set of ids takes so many times its size when it grows, and when its ids are listed in order
+_FIXED_BYTES = 32 << 20
+_MARGIN = 1.1  # for what an estimate of their number is off
 
 
 @dataclass(frozen=True)
@@ -68,21 +74,27 @@ class _MappedEdges:
         return self.reader.locate(row)
 
 
-def number_integers(reader: EdgeReader) -> NumberedEdges:
-    """Number the integers that occur in edges, in ascending order.
+def number_integers(
+    reader: EdgeReader, most_bytes: int | None = None, *, approx_edges: int = 0, progress: OpenProgress = no_progress
+) -> NumberedEdges:
+    """Number the integers that occur in edges, in ascending order; arguments are those of `discover_ids`.
 
     Raises
     ------
     InputError
         An id is negative.
+    BudgetError
+        They do not fit `most_bytes`.
     """
-    ids = discover_ids(reader)
+    ids = discover_ids(reader, most_bytes, approx_edges=approx_edges, progress=progress)
     if ids.is_identity:
         return NumberedEdges(reader, ids.num_nodes, None)
     return NumberedEdges(_MappedEdges(reader, ids), ids.num_nodes, ids.ids_N)
 
 
-def discover_ids(reader: EdgeReader) -> NodeIds:
+def discover_ids(
+    reader: EdgeReader, most_bytes: int | None = None, *, approx_edges: int = 0, progress: OpenProgress = no_progress
+) -> NodeIds:
     """Collect the ids that occur in edges, in one pass.
 
     Memory: see `IdSet`.
@@ -90,6 +102,12 @@ def discover_ids(reader: EdgeReader) -> NodeIds:
     Parameters
     ----------
     reader : EdgeReader
+    most_bytes : int, optional
+        Memory to keep within.
+    approx_edges : int
+        About how many edges there are, to show how far the pass is.
+    progress : callable
+        Opens a display.
 
     Returns
     -------
@@ -99,16 +117,40 @@ def discover_ids(reader: EdgeReader) -> NodeIds:
     ------
     InputError
         An id is negative.
+    BudgetError
+        The ids do not fit; the smallest budget that will do is found by estimating how many they are.
     """
-    found, row = IdSet(), 0
-    for chunk in read_ahead(reader.chunks()):
-        for ids in chunk:
-            if ids.min(initial=0) < 0:
-                place = int(np.argmax(ids < 0))
-                raise InputError(f"{reader.locate(row + place)}: id {ids[place]} is negative: correct the row")
-            found.add(ids)
-        row += len(chunk[0])
+    found, row, fits, largest = IdSet(), 0, True, -1
+    sketch = DistinctSketch()
+    with progress("numbering nodes", "edges") as advance:
+        for chunk in read_ahead(reader.chunks()):
+            for ids in chunk:
+                if ids.min(initial=0) < 0:
+                    place = int(np.argmax(ids < 0))
+                    raise InputError(f"{reader.locate(row + place)}: id {ids[place]} is negative: correct the row")
+                largest = max(largest, int(ids.max(initial=-1)))
+                if fits and most_bytes is not None and _GROWTH * found.bytes_with(largest) > most_bytes:
+                    fits = False
+                    sketch.add(mix64(found.sorted().astype(np.uint64)))  # from here on only their number is of interest
+                    found = IdSet()
+                if fits:
+                    found.add(ids)
+                else:
+                    sketch.add(mix64(ids.astype(np.uint64)))
+            row += len(chunk[0])
+            advance(row, max(approx_edges, row))
+    if not fits:
+        raise _too_many(sketch.estimate(), largest, most_bytes)
     return NodeIds(found.sorted())
+
+
+def _too_many(num_ids: int, largest: int, most_bytes: int | None) -> BudgetError:
+    """Say how many ids there are, about, and what they need."""
+    least = _GROWTH * IdSet.bytes_for(int(_MARGIN * num_ids), largest) + _FIXED_BYTES
+    return BudgetError(
+        f"numbering about {num_ids} ids of nodes up to {largest} needs {least} bytes of memory and host_budget leaves "
+        f"{most_bytes}: set host_budget to at least {least}, or give ids without large gaps"
+    )
 
 
 def map_bytes(ids_N: IdArray) -> int:

@@ -58,7 +58,14 @@ def ingest_graph(run: RunContext) -> Manifest:
                 _logger.info("%s: sorts edges in scratch files, %s in memory", INGEST, format_bytes(planned.work_bytes))
             return planned.work_bytes
 
-        report = ingest(source(), options, directory / STORE_FILE, plan=plan, progress=_progress).as_dict()
+        report = ingest(
+            source(),
+            options,
+            directory / STORE_FILE,
+            plan=plan,
+            most_id_bytes=budgets.memory_bytes(),
+            progress=_progress,
+        ).as_dict()
         found = (f"{value:,} {name.removeprefix('num_').replace('_', ' ')}" for name, value in report.items() if value)
         _logger.info("%s: %s", INGEST, ", ".join(found))
         return report

@@ -104,7 +104,8 @@ def _held_bytes(source: GraphSource) -> int:
 def _opening_bytes(source: GraphSource) -> int:
     """Bytes that reading labels and cutting splits takes, before any edge is read."""
     largest = max((len(part) for part in (source.splits or {}).values()), default=0)
-    return labels_nbytes(source) + 8 * (source.num_nodes or 0) + 32 * largest + _READING_BYTES
+    drawn = 3 * source.held_bytes  # what a reader makes of hashes of all nodes takes so much meanwhile
+    return labels_nbytes(source) + 8 * (source.num_nodes or 0) + 32 * largest + drawn + _READING_BYTES
 
 
 def _text_bytes(source: GraphSource) -> int:

@@ -136,7 +136,7 @@ def ingested(
     with scratch_directory(folder, ".garden-predict-") as directory:
         path = directory / STORE_FILE
         with on_full_disk(_FULL_DISK):
-            ingest(source, options, path, plan=plan)
+            ingest(source, options, path, plan=plan, most_id_bytes=budgets.memory_bytes())
         yield path
 
 

@@ -162,8 +162,9 @@ class GraphSource:
     """About how many edges there are (for the estimate of memory and disk)."""
     num_nodes: int | None = None
     """Number of nodes, ids being 0..num_nodes-1; None: ingest finds the nodes with `number_nodes`."""
-    number_nodes: Callable[[], NumberedEdges] | None = None
-    """Finds the nodes by reading the edges once; None: ingest takes the integers that occur, in ascending order."""
+    number_nodes: Callable[[int | None], NumberedEdges] | None = None
+    """Finds the nodes by reading the edges once, within so many bytes of memory if that is not None; None: ingest takes
+    the integers that occur, in ascending order."""
     features: FeatureTable | None = None
     """Features, if any."""
     labels: LabelColumn | None = None

@@ -18,6 +18,7 @@ from storage.formats.base import CHUNK_EDGES, EdgeChunk, FeatureTable, GraphSour
 
 FloatArray = npt.NDArray[np.float64]
 
+_HELD_BYTES = 8  # a node: which has each rank, and the order that splits are cut from
 _SOURCE, _COMMUNITY, _TARGET, _OTHER, _NODE_ORDER, _CENTRES, _NOISE, _SPLIT = range(8)
 
 
@@ -123,6 +124,7 @@ def open_demo(
         features=_features(labels_N, classes, feature_dim, noise, seed),
         labels=LabelColumn(labels_N, tuple(f"community-{label}" for label in range(classes))),
         splits=_splits(nodes, train_fraction, valid_fraction, seed),
+        held_bytes=_HELD_BYTES * nodes,
     )
 
 

@@ -11,11 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from storage.errors import InputError
+from storage.distinct import DistinctSketch
+from storage.errors import BudgetError, InputError
 from storage.formats.base import CHUNK_EDGES, EdgeChunk, EdgeReader, IdArray, NumberedEdges
 from storage.id_hash import HashIndex
 
 SeriesPair = tuple[pl.Series, pl.Series]
+
+_COPIES = 3  # of the names while they are merged
+_NAME_BYTES = 128  # a name's entries in tables, while they are merged and while they are encoded
+_FIXED_BYTES = 32 << 20
+_MARGIN = 1.1  # for what an estimate of their number is off
 
 
 class SeriesReader(EdgeReader, Protocol):
@@ -26,9 +32,9 @@ class SeriesReader(EdgeReader, Protocol):
         ...
 
 
-def number_names(reader: SeriesReader) -> NumberedEdges:
-    """Number the names that occur in edges, in the order of their UTF-8 bytes."""
-    names = collect_names(chain.from_iterable(reader.read_series()))
+def number_names(reader: SeriesReader, most_bytes: int | None = None) -> NumberedEdges:
+    """Number the names that occur in edges, in the order of their UTF-8 bytes, within so many bytes of memory."""
+    names = collect_names(chain.from_iterable(reader.read_series()), most_bytes)
     return NumberedEdges(NamedEdges(reader, NameIndex(names)), len(names), as_bytes(names))
 
 
@@ -42,22 +48,55 @@ def as_bytes(names: pl.Series) -> npt.NDArray[np.bytes_]:
     return out
 
 
-def collect_names(columns: Iterable[pl.Series]) -> pl.Series:
+def collect_names(columns: Iterable[pl.Series], most_bytes: int | None = None) -> pl.Series:
     """Collect the distinct names of many columns, in the order of their UTF-8 bytes.
 
     Memory: three times the distinct names at most.
+
+    Parameters
+    ----------
+    columns : iterable of series of strings
+    most_bytes : int, optional
+        Memory to keep within.
+
+    Raises
+    ------
+    BudgetError
+        The names do not fit; the smallest budget that will do is found by estimating how many they are.
+    InputError
+        A name holds a zero byte.
     """
     names = pl.Series("name", [], pl.String)
     pending: list[pl.Series] = []
+    sketch, longest, fits = DistinctSketch(), 0, True
     for column in columns:
         pending.append(column.unique().alias("name"))
+        held = names.estimated_size() + sum(part.estimated_size() for part in pending)
+        fits = fits and (most_bytes is None or _COPIES * held <= most_bytes)
+        if not fits:  # from here on only their number is of interest, and how long they are
+            for part in (names, *pending):
+                sketch.add(part.hash().to_numpy())
+                longest = max(longest, int(part.str.len_bytes().to_numpy().max(initial=0)))
+            names, pending = names.clear(), []
+            continue
         # Merging only once as much came as is there already keeps the passes over the names few.
         if sum(map(len, pending)) > max(len(names), CHUNK_EDGES):
             names, pending = pl.concat([names, *pending]).unique(), []
+    if not fits:
+        raise _too_many(sketch.estimate(), longest, most_bytes)
     names = pl.concat([names, *pending]).unique().sort()
     if names.str.contains("\0", literal=True).any():
         raise InputError("a name holds a zero byte, which a store cannot keep: rename that node or relation")
     return names
+
+
+def _too_many(num_names: int, longest: int, most_bytes: int | None) -> BudgetError:
+    """Say how many names there are, about, and what they need."""
+    least = int(_MARGIN * num_names * (_NAME_BYTES + 2 * _COPIES * longest)) + _FIXED_BYTES
+    return BudgetError(
+        f"numbering about {num_names} names of nodes needs {least} bytes of memory and host_budget leaves "
+        f"{most_bytes}: set host_budget to at least {least}, or give integer ids"
+    )
 
 
 class NameIndex:

@@ -127,9 +127,10 @@ class TripleEdges:
         )
 
 
-def _number(tables: dict[str, TextTable]) -> NumberedEdges:
+def _number(tables: dict[str, TextTable], most_bytes: int | None = None) -> NumberedEdges:
     """Number entities and relations of all files."""
-    entities = collect_names(column for table in tables.values() for column in _columns(table, _HEAD, _TAIL))
+    columns = (column for table in tables.values() for column in _columns(table, _HEAD, _TAIL))
+    entities = collect_names(columns, most_bytes)
     relations = collect_names(column for table in tables.values() for column in _columns(table, _RELATION))
     indexes = NameIndex(entities), NameIndex(relations)
     numbered = {split: TripleEdges(table, *indexes) for split, table in tables.items()}
