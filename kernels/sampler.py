@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -158,22 +158,25 @@ class NeighborSampler:
         return np.array([stream_key(self.purpose, self.seed, epoch, index, hop) for index in indices], np.uint64)
 
     def concatenate(self, batches: Sequence[IdArray]) -> tuple[IdArray, I64Array]:
-        """All seeds in the dtype of the topology's ids, and where each batch begins.
+        """As `join_seeds`, for the topology."""
+        return join_seeds(batches, self.topology.num_nodes, self.topology.indices.dtype)
 
-        Raises
-        ------
-        ValueError
-            If seeds are not integers or lie outside the graph.
-        """
-        num_nodes, dtype = self.topology.num_nodes, self.topology.indices.dtype
-        for i, batch in enumerate(batches):
-            if batch.ndim != 1 or batch.dtype.kind not in "iu":
-                raise ValueError(f"seeds of batch {i} must be a 1-D integer array (got {batch.ndim}-D {batch.dtype})")
-            wrong = (batch < 0) | (batch >= num_nodes)
-            if wrong.any():
-                raise ValueError(f"seed node {batch[wrong][0]} of batch {i} lies outside [0, {num_nodes})")
-        nodes: IdArray = np.concatenate([np.empty(0, dtype), *(batch.astype(dtype) for batch in batches)])
-        return nodes, np.cumsum([0, *map(len, batches)], dtype=np.int64)
+def join_seeds(batches: Sequence[IdArray], num_nodes: int, dtype: np.dtype[Any]) -> tuple[IdArray, I64Array]:
+    """All seeds as ids of `dtype`, and where each batch begins.
+
+    Raises
+    ------
+    ValueError
+        If seeds are not integers or lie outside [0, num_nodes).
+    """
+    for i, batch in enumerate(batches):
+        if batch.ndim != 1 or batch.dtype.kind not in "iu":
+            raise ValueError(f"seeds of batch {i} must be a 1-D integer array (got {batch.ndim}-D {batch.dtype})")
+        wrong = (batch < 0) | (batch >= num_nodes)
+        if wrong.any():
+            raise ValueError(f"seed node {batch[wrong][0]} of batch {i} lies outside [0, {num_nodes})")
+    nodes: IdArray = np.concatenate([np.empty(0, dtype), *(batch.astype(dtype) for batch in batches)])
+    return nodes, np.cumsum([0, *map(len, batches)], dtype=np.int64)
 
 
 def check_fanouts(fanouts: Sequence[int]) -> None:

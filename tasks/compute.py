@@ -16,15 +16,12 @@ from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import IdArray, Sample, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
-from kernels.sampler import NeighborSampler
-from kernels.topology import Topology
 from storage.cache.tiers import adjacency_device_bytes
 from storage.errors import InputError, MachineError
+from tasks.data_source import Loader
 from tasks.device_loader import DeviceLoader
-from tasks.loader import MiniBatchLoader
+from tasks.in_memory import InMemory, new_sampler
 from tasks.training_types import TrainData, TrainOptions
-
-Loader = MiniBatchLoader | DeviceLoader
 
 
 class Compute(Protocol):
@@ -61,21 +58,11 @@ class HostCompute:
     @property
     def feature_reads(self) -> TierReads:
         """Feature rows read so far."""
-        return self._data.features.reads
+        return self._data.source.features.reads
 
-    def new_loader(self, purpose: Purpose) -> MiniBatchLoader:
+    def new_loader(self, purpose: Purpose) -> Loader:
         """Make a loader with threads of its own."""
-        options = self._options
-        return MiniBatchLoader(
-            new_sampler(self._data.topology, options, purpose),
-            self._data.features,
-            superbatch=options.superbatch,
-            threads=options.threads,
-            in_flight_bytes=options.in_flight_bytes,
-            stall_timeout_s=options.stall_timeout_s,
-            # Dropout of the input copies the rows anyway.
-            in_place=self._data.features.is_readable_in_place and options.input_dropout == 0,
-        )
+        return self._data.source.loader(self._options, purpose)
 
     def degrees(self, sample: Sample) -> NodeDegrees | None:
         """Degrees of the input nodes."""
@@ -107,17 +94,17 @@ class DeviceCompute:
     """
 
     def __init__(self, data: TrainData, options: TrainOptions, degrees: NodeDegrees | None, rank: int) -> None:
-        if data.features.dynamic is not None:
+        self._source, self._options = in_memory(data), options
+        if self._source.features.dynamic is not None:
             raise InputError("a dynamic cache is kept on the CPU only: set cache.dynamic.share=0, or train on the CPU")
         self._launcher = launcher = device_launcher(rank)
-        self._data, self._options = data, options
         self.device = launcher.torch_device
         _check_memory(data, launcher.free_bytes())
         with self.stream():
-            topology = data.topology
+            topology, features = self._source.graph, self._source.features
             self._topology = DeviceTopology.place(launcher, topology, launcher.reach(topology.indices))
-            host_ND = launcher.reach(data.features.source_ND)
-            self._tiers = DeviceTiers(launcher, host_ND, data.features.cached_ids)
+            host_ND = launcher.reach(features.source_ND)
+            self._tiers = DeviceTiers(launcher, host_ND, features.cached_ids)
             self._degrees = None if degrees is None else _on_device(launcher, degrees)
 
     @property
@@ -129,7 +116,7 @@ class DeviceCompute:
     def new_loader(self, purpose: Purpose) -> DeviceLoader:
         """Make a loader that samples one super-batch ahead."""
         options = self._options
-        sampler = CudaSampler(self._launcher, self._topology, new_sampler(self._data.topology, options, purpose))
+        sampler = CudaSampler(self._launcher, self._topology, new_sampler(self._source.graph, options, purpose))
         return DeviceLoader(
             self._launcher,
             sampler,
@@ -159,9 +146,17 @@ def build_compute(data: TrainData, options: TrainOptions, degrees: NodeDegrees |
     return HostCompute(data, options, degrees)
 
 
-def new_sampler(topology: Topology, options: TrainOptions, purpose: Purpose) -> NeighborSampler:
-    """Make the sampler of the options."""
-    return NeighborSampler(topology, options.fanouts, seed=options.seed, purpose=purpose, replace=options.replace)
+def in_memory(data: TrainData) -> InMemory:
+    """The data's source, where it is memory.
+
+    Raises
+    ------
+    InputError
+        If it is not: a GPU reads from host memory what it does not hold.
+    """
+    if not isinstance(data.source, InMemory):
+        raise InputError("training from disk computes on the CPU: set backend=cpu, or storage.mode=memory")
+    return data.source
 
 
 def on_cpu(state: Any) -> Any:
@@ -175,7 +170,8 @@ def on_cpu(state: Any) -> Any:
 
 def device_bytes(data: TrainData) -> int:
     """Bytes that stay on a GPU: caches of lists and rows, offsets of all lists."""
-    return adjacency_device_bytes(data.topology) + data.features.device_bytes + data.topology.indptr.nbytes
+    source = in_memory(data)
+    return adjacency_device_bytes(source.graph) + source.features.device_bytes + source.graph.indptr.nbytes
 
 
 def _check_memory(data: TrainData, free_bytes: int) -> None:

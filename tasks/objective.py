@@ -16,8 +16,8 @@ from kernels.mfg import IdArray
 from storage.errors import InputError
 from tasks.metrics import METRICS, Metric
 
-Labels = npt.NDArray[np.int64] | npt.NDArray[np.int8]
-"""(N,) classes, negative where unlabelled; or (N, C) rows of 0 and 1, -1 where unknown."""
+Labels = npt.NDArray[np.int64] | npt.NDArray[np.int32] | npt.NDArray[np.int16] | npt.NDArray[np.int8]
+"""(N,) classes in any signed type, negative where unlabelled; or (N, C) rows of 0 and 1, -1 where unknown."""
 ClassWeights = Literal["none", "balanced"] | tuple[float, ...]
 
 
@@ -47,7 +47,7 @@ class Objective(Protocol):
 class OneClass:
     """Cross-entropy of one class a node."""
 
-    def __init__(self, labels_N: npt.NDArray[np.int64], weight_C: Tensor | None) -> None:
+    def __init__(self, labels_N: npt.NDArray[Any], weight_C: Tensor | None) -> None:
         self._labels_N, self._weight_C = labels_N, weight_C
 
     def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
@@ -67,7 +67,7 @@ class OneClass:
         return Quality(loss, _measure(logits_nC, targets.numpy(), metrics))
 
     def _targets(self, nodes: IdArray) -> Tensor:
-        return torch.from_numpy(self._labels_N[nodes])
+        return torch.from_numpy(self._labels_N[nodes].astype(np.int64, copy=False))
 
 
 class ManyLabels:
@@ -127,7 +127,7 @@ def build_objective(
     if labels.ndim == 1:
         count_C = np.bincount(known, minlength=num_classes)
         balanced_C = len(known) / (num_classes * np.maximum(count_C, 1))
-        return OneClass(labels.astype(np.int64, copy=False), _weights(class_weights, balanced_C))
+        return OneClass(labels, _weights(class_weights, balanced_C))
     balanced_C = np.maximum((known == 0).sum(axis=0), 1) / np.maximum((known == 1).sum(axis=0), 1)
     return ManyLabels(labels.astype(np.int8, copy=False), _weights(class_weights, balanced_C))
 
@@ -144,6 +144,6 @@ def _weights(class_weights: ClassWeights, balanced_C: npt.NDArray[np.float64]) -
     return torch.tensor(balanced_C if class_weights == "balanced" else class_weights, dtype=torch.float32)
 
 
-def _measure(logits_nC: Tensor, targets: Labels, metrics: Collection[Metric]) -> dict[str, float | None]:
+def _measure(logits_nC: Tensor, targets: npt.NDArray[Any], metrics: Collection[Metric]) -> dict[str, float | None]:
     scores_nC = logits_nC.detach().numpy()
     return {name: METRICS[name](scores_nC, targets) for name in metrics}

@@ -20,8 +20,9 @@ from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError
 from tasks.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tasks.data_source import DataSource
 from tasks.history import History, HistoryMark
-from tasks.inference import ExactInference
+from tasks.in_memory import InMemory
 from tasks.metrics import METRICS, Metric
 from tasks.objective import Labels
 from tasks.peers import Alone, Peers
@@ -88,7 +89,34 @@ def train(
     MachineError
         If loading stalls, or a worker has died.
     """
-    data = TrainData(topology, features, labels, splits.labelled(labels), degrees, num_classes, data_digest)
+    source = InMemory(topology, features)
+    return train_from(
+        source,
+        labels,
+        splits,
+        degrees,
+        options,
+        num_classes=num_classes,
+        data_digest=data_digest,
+        on_epoch=on_epoch,
+        peers=peers,
+    )
+
+
+def train_from(
+    source: DataSource,
+    labels: Labels,
+    splits: Splits,
+    degrees: NodeDegrees | None,
+    options: TrainOptions,
+    *,
+    num_classes: int,
+    data_digest: str = "",
+    on_epoch: Callable[[EpochReport], None] | None = None,
+    peers: Peers | None = None,
+) -> TrainResult:
+    """As `train`, wherever graph and features lie; losses and weights are those of `train`."""
+    data = TrainData(source, labels, splits.labelled(labels), degrees, num_classes, data_digest)
     peers = _checked(peers, options)
     with ExitStack() as stack:
         stack.enter_context(_compute_threads(options))
@@ -116,7 +144,7 @@ def train_along(
     data_digest: str = "",
 ) -> None:
     """Take this worker's share of each step until rank 0 says that training is over; `train` explains the rest."""
-    data = TrainData(topology, features, labels, splits.labelled(labels), degrees, num_classes, data_digest)
+    data = TrainData(InMemory(topology, features), labels, splits.labelled(labels), degrees, num_classes, data_digest)
     peers = _checked(peers, options)
     with _compute_threads(options), kept_memory(), EpochTrainer(data, options, peers) as epochs:
         path = options.checkpoint_path
@@ -251,14 +279,8 @@ class _Training:
     def _exact_validator(self, nodes: IdArray) -> Validator:
         if not len(nodes):
             return NoValidator()
-        inference = ExactInference(
-            self._data.topology,
-            nodes,
-            self._epochs.spec,
-            degrees=self._epochs.degrees,
-            chunk_bytes=self._options.chunk_bytes,
-        )
-        return ExactValidator(inference, self._data.features, self._epochs.objective, nodes)
+        inference = self._data.source.inference(nodes, self._epochs.spec, self._epochs.degrees, self._options)
+        return ExactValidator(inference, self._epochs.objective, nodes)
 
 
 def _checked(peers: Peers | None, options: TrainOptions) -> Peers:

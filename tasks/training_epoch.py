@@ -22,8 +22,8 @@ from kernels.sampler import shuffled_batches
 from storage.errors import InputError
 from tasks.checkpoint import Checkpoint
 from tasks.compute import HostCompute, build_compute, on_cpu
+from tasks.data_source import Loader, width_of
 from tasks.epoch_stream import LoadStats, MiniBatch
-from tasks.loader import MiniBatchLoader
 from tasks.objective import build_objective
 from tasks.optimizer import build_optimizer, learning_rate, set_learning_rate
 from tasks.peers import Peers
@@ -60,8 +60,7 @@ class EpochTrainer:
 
     def __init__(self, data: TrainData, options: TrainOptions, peers: Peers) -> None:
         self._data, self._options, self._peers = data, options, peers
-        in_dim = data.features.gather(np.empty(0, np.int64)).shape[1]
-        self.spec = options.model_spec(in_dim, data.num_classes)
+        self.spec = options.model_spec(width_of(data.source.features), data.num_classes)
         if self.spec.needs_degrees and data.degrees is None:
             raise InputError(f"a {self.spec.kind} model needs the degrees of all nodes")
         self.degrees: NodeDegrees | None = data.degrees if self.spec.needs_degrees else None
@@ -71,7 +70,7 @@ class EpochTrainer:
         self.optimizer = build_optimizer(self.model, options)
         self._loader = self._compute.new_loader(Purpose.TRAIN)
 
-    def host_loader(self, purpose: Purpose) -> MiniBatchLoader:
+    def host_loader(self, purpose: Purpose) -> Loader:
         """Make a loader on the CPU, where models are evaluated; its user closes it."""
         return HostCompute(self._data, self._options, self.degrees).new_loader(purpose)
 

@@ -17,9 +17,8 @@ from kernels.backend import Backend
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import Kind, ModelSpec
 from kernels.nn.norm import Norm
-from kernels.topology import Topology
-from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError
+from tasks.data_source import DataSource
 from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
 from tasks.inference import DEFAULT_CHUNK_BYTES
 from tasks.metrics import Metric
@@ -30,6 +29,7 @@ Schedule = Literal["constant", "cosine", "step"]
 Precision = Literal["float32", "bfloat16"]
 
 _MLP_LAYERS = 2
+_CHECKSUM_ROWS = 1 << 16
 _CHANGES_NOTHING = (
     "superbatch",
     "threads",
@@ -214,10 +214,8 @@ class Splits:
 class TrainData:
     """What to train on, checked."""
 
-    topology: Topology
-    """Adjacency of all nodes."""
-    features: FeatureTiers
-    """Features of all nodes."""
+    source: DataSource
+    """Graph and features of all nodes."""
     labels: Labels
     """(N,) classes, negative where unlabelled; or (N, num_classes) rows of 0 and 1, -1 where unknown."""
     splits: Splits
@@ -230,7 +228,7 @@ class TrainData:
     """Identifies the data beyond what `fingerprint` sees."""
 
     def __post_init__(self) -> None:
-        num_nodes = self.topology.num_nodes
+        num_nodes = self.source.graph.num_nodes
         if self.labels.shape not in ((num_nodes,), (num_nodes, self.num_classes)):
             raise InputError(
                 f"there must be {num_nodes} labels, one a node or one of each class (got shape {self.labels.shape})"
@@ -246,6 +244,15 @@ class TrainData:
     def fingerprint(self) -> dict[str, str | int]:
         """What tells these data from others at little cost."""
         parts = (self.splits.train, self.splits.valid, self.splits.test, self.labels)
-        checksums = "-".join(str(zlib.crc32(part.tobytes())) for part in parts)
-        sizes = {"nodes": self.topology.num_nodes, "edges": self.topology.num_edges}
+        checksums = "-".join(str(_checksum(part)) for part in parts)
+        sizes = {"nodes": self.source.graph.num_nodes, "edges": self.source.graph.num_edges}
         return {**sizes, "digest": self.digest, "checksums": checksums}
+
+
+def _checksum(array: npt.NDArray[Any]) -> int:
+    """CRC-32 of the values, piece by piece: classes have one whatever type holds them."""
+    dtype, crc = np.int64 if array.ndim == 1 else array.dtype, 0
+    for begin in range(0, len(array), _CHECKSUM_ROWS):
+        piece = np.ascontiguousarray(array[begin : begin + _CHECKSUM_ROWS], dtype)
+        crc = zlib.crc32(piece.data, crc)
+    return crc

@@ -12,9 +12,7 @@ import torch
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel
-from storage.cache.tiers import FeatureTiers
-from tasks.inference import ExactInference
-from tasks.loader import MiniBatchLoader
+from tasks.data_source import Inference, Loader
 from tasks.metrics import Metric
 from tasks.objective import Objective
 from tasks.training_reports import Score
@@ -30,15 +28,14 @@ class Validator(Protocol):
 class ExactValidator:
     """Scores over complete neighborhoods."""
 
-    def __init__(self, inference: ExactInference, features: FeatureTiers, objective: Objective, nodes: IdArray) -> None:
-        self._inference, self._features = inference, features
-        self._objective, self._nodes = objective, nodes
+    def __init__(self, inference: Inference, objective: Objective, nodes: IdArray) -> None:
+        self._inference, self._objective, self._nodes = inference, objective, nodes
 
     def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score one model."""
         start = time.perf_counter()
         model.eval()
-        predicted = self._inference.run(model, self._features)
+        predicted = self._inference.run(model)
         quality = self._objective.quality(predicted.logits, self._nodes, metrics)
         seconds = time.perf_counter() - start
         return Score(quality.metrics, quality.loss, seconds, predicted.feature_reads, predicted.adjacency_reads)
@@ -49,7 +46,7 @@ class SampledValidator:
 
     def __init__(
         self,
-        loader: MiniBatchLoader,
+        loader: Loader,
         nodes: IdArray,
         objective: Objective,
         *,

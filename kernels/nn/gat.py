@@ -77,7 +77,7 @@ class GatLayer(Layer):
         """(num_dst, out_dim) output from `project`'s rows."""
         width = self.heads * (self.head_dim + 2)
         own_DT = z_SP[: mfg.num_dst, width:] if self.residual else None
-        return self._merged(attend(mfg, z_SP[:, :width], self._asked(None)), own_DT)
+        return self.merged(attend(mfg, z_SP[:, :width], self._asked(None)), own_DT)
 
     def forward(
         self,
@@ -89,7 +89,7 @@ class GatLayer(Layer):
     ) -> Tensor:
         """(num_dst, out_dim) output; keeps only the destinations' own rows, and drops attention by the key."""
         out_DT = attend(mfg, project_rows(h_SF, self._matrix()), self._asked(dropout_key))
-        return self._merged(out_DT, self._own(head_rows(h_SF, mfg.num_dst)) if self.residual else None)
+        return self.merged(out_DT, self._own(head_rows(h_SF, mfg.num_dst)) if self.residual else None)
 
     def _matrix(self) -> Tensor:
         """The weights, and below them what gives the score terms from the input: one product for all of them."""
@@ -106,6 +106,7 @@ class GatLayer(Layer):
     def _asked(self, key: np.uint64 | None) -> Attention:
         return Attention(self.heads, self.head_dim, NEGATIVE_SLOPE, self.dropout, key)
 
-    def _merged(self, out_DT: Tensor, own_DT: Tensor | None) -> Tensor:
+    def merged(self, out_DT: Tensor, own_DT: Tensor | None) -> Tensor:
+        """Output from the heads' sums and, with `residual`, the destinations' own rows."""
         out_DT = out_DT + self.bias if own_DT is None else out_DT + own_DT + self.bias
         return out_DT if self.merge == "concat" else out_DT.view(-1, self.heads, self.head_dim).mean(dim=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -9,6 +10,7 @@ import os
 import threading
 import weakref
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.blocks.extent import DIRECT_ALIGNMENT, Extent, aligned_empty
-from storage.errors import ChecksumMismatchError, StorageError
+from storage.blocks.io_stats import IoStats
+from storage.errors import ChecksumMismatchError, MachineError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +51,16 @@ class BlockReader:
         Reads in flight at most.
     direct : bool
         Ask for direct I/O; where offset or file system refuse it, reads are buffered and a log line says so.
+    stats : IoStats, optional
+        Counts the requests.
     """
 
-    def __init__(self, path: Path, extent: Extent, *, threads: int = 4, direct: bool = True) -> None:
+    def __init__(
+        self, path: Path, extent: Extent, *, threads: int = 4, direct: bool = True, stats: IoStats | None = None
+    ) -> None:
         self.extent = extent
-        self._path = path
+        self.stats = stats or IoStats()
+        self.path = path
         self._threads = threads
         self._verified_B = np.zeros(extent.num_blocks, np.bool_)
         self._direct = direct and extent.offset % DIRECT_ALIGNMENT == 0 and extent.block_bytes % DIRECT_ALIGNMENT == 0
@@ -117,12 +125,46 @@ class BlockReader:
                 list(pool.map(lambda run: self._read_run(file, buffer, first, run), runs))
         return buffer[:needed]
 
+    def read_into(self, first: int, targets: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Read consecutive blocks in one request, each into memory of its own.
+
+        Parameters
+        ----------
+        first : int
+            Number of the first block.
+        targets : sequence of (block_bytes,) uint8 arrays
+            Where each block goes, on addresses that direct I/O accepts; the dataset's last block fills a part.
+
+        Raises
+        ------
+        StorageError, ChecksumMismatchError
+            As `read_all`.
+        MachineError
+            If the disk cannot read it.
+        """
+        file, block_bytes = self._open(), self.extent.block_bytes
+        offset, last = self.extent.offset + first * block_bytes, first + len(targets) - 1
+        tail = min(self.extent.nbytes - last * block_bytes, block_bytes)
+        with self.stats.reading((len(targets) - 1) * block_bytes + tail):
+            done = 0
+            if len(targets) > 1 and self._direct:
+                with contextlib.suppress(OSError):  # read one by one below, a refusal is dealt with there
+                    done = os.preadv(file.number, [target.data for target in targets], offset)
+            for number in range(done // block_bytes, len(targets)):
+                needed = tail if number == len(targets) - 1 else block_bytes
+                if done < number * block_bytes + needed:
+                    self._read_bytes(file, targets[number].data, offset + number * block_bytes, needed)
+        for number, target in enumerate(targets):
+            if not self._verified_B[first + number]:
+                self._verify(first + number, target[: tail if first + number == last else block_bytes])
+
     def _read_run(self, file: _Descriptor, buffer: npt.NDArray[np.uint8], first: int, run: tuple[int, int]) -> None:
         """Fill the part of `buffer` (which starts at block `first`) that belongs to the blocks of `run`."""
         block_bytes = self.extent.block_bytes
         piece = buffer[(run[0] - first) * block_bytes : (run[1] - first) * block_bytes]
         needed = min(run[1] * block_bytes, self.extent.nbytes) - run[0] * block_bytes
-        self._read_bytes(file, piece.data, self.extent.offset + run[0] * block_bytes, needed)
+        with self.stats.reading(needed):
+            self._read_bytes(file, piece.data, self.extent.offset + run[0] * block_bytes, needed)
         for block in range(*run):
             if not self._verified_B[block]:
                 start = (block - run[0]) * block_bytes
@@ -139,12 +181,15 @@ class BlockReader:
                 count = os.preadv(file.number, [wanted], offset + done)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
-                    raise
+                    raise MachineError(
+                        f"{self.path} cannot be read at byte {offset + done}, inside {self.extent.name} "
+                        f"({error.strerror}): check the disk, and run again"
+                    ) from error
                 self._fall_back(file)
                 continue
             if count == 0:
                 raise StorageError(
-                    f"{self._path} ends at byte {offset + done}, inside {self.extent.name}: it was cut short; "
+                    f"{self.path} ends at byte {offset + done}, inside {self.extent.name}: it was cut short; "
                     "delete it and run again"
                 )
             done += count
@@ -152,7 +197,7 @@ class BlockReader:
                 self._fall_back(file)
 
     def _verify(self, block: int, data: npt.NDArray[np.uint8]) -> None:
-        check_block(self._path, self.extent, block, data)
+        check_block(self.path, self.extent, block, data)
         self._verified_B[block] = True
 
     def _open(self) -> _Descriptor:
@@ -164,13 +209,13 @@ class BlockReader:
     def _open_number(self) -> int:
         flags = os.O_RDONLY | (os.O_DIRECT if self._direct else 0)
         try:
-            return os.open(self._path, flags)
+            return os.open(self.path, flags)
         except OSError as error:
             if error.errno != errno.EINVAL or not self._direct:
-                raise StorageError(f"{self._path} cannot be opened: {error.strerror}") from error
+                raise StorageError(f"{self.path} cannot be opened: {error.strerror}") from error
             self._direct = False
             self._log_refusal()
-            return os.open(self._path, os.O_RDONLY)
+            return os.open(self.path, os.O_RDONLY)
 
     def _fall_back(self, file: _Descriptor) -> None:
         """Go on with buffered reads on the same descriptor."""
@@ -181,10 +226,10 @@ class BlockReader:
 
     def _log_refusal(self) -> None:
         """Say once a file system that direct I/O does not work there."""
-        device = self._path.stat().st_dev
+        device = self.path.stat().st_dev
         if device not in _refused_direct:
             _refused_direct.add(device)
-            logger.warning("direct I/O is refused where %s lies: reads go through the page cache", self._path)
+            logger.warning("direct I/O is refused where %s lies: reads go through the page cache", self.path)
 
 
 def check_block(path: Path, extent: Extent, block: int, data: npt.NDArray[np.uint8]) -> None:

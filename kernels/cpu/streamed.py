@@ -1,0 +1,159 @@
+"""Partial sums of aggregates whose source rows come in pieces: what exact inference out of core adds up."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from kernels.cpu.attention import exp_of_negative
+from kernels.mfg import IdArray
+
+F32Array = npt.NDArray[np.float32]
+I32Array = npt.NDArray[np.int32]
+I64Array = npt.NDArray[np.int64]
+U64Array = npt.NDArray[np.uint64]
+
+F32, U64 = np.float32, np.uint64
+
+
+@njit(nogil=True, cache=True)
+def add_rows(
+    slots: I64Array,
+    targets: I32Array,
+    first_slot: int,
+    rows: F32Array,
+    width: int,
+    columns: int,
+    weight: F32Array,
+    sums: F32Array,
+) -> None:
+    """`sums[d] += weight[s] * rows[s]` over edges (s -> d), in order.
+
+    Parameters
+    ----------
+    slots : (E,) int64
+        Source of each edge; its row is `slot - first_slot`.
+    targets : (E,) int32
+        Destination of each edge.
+    first_slot : int
+    rows : (n * width,) float32
+    width, columns : int
+        Of a row, and how many of its first columns count.
+    weight : (n,) float32, or empty for ones
+    sums : (D * columns,) float32
+    """
+    weighted = len(weight) > 0
+    for e in range(len(slots)):
+        s = slots[e] - first_slot
+        source, target = U64(s * width), U64(np.int64(targets[e]) * columns)
+        if weighted:
+            w = weight[s]
+            for j in range(U64(columns)):
+                sums[target + U64(j)] += w * rows[source + U64(j)]
+        else:
+            for j in range(U64(columns)):
+                sums[target + U64(j)] += rows[source + U64(j)]
+
+
+@njit(nogil=True, cache=True)
+def attend_rows_streamed(
+    slots: I64Array,
+    targets: I32Array,
+    first_slot: int,
+    rows: F32Array,
+    heads: int,
+    dim: int,
+    slope: np.float32,
+    own_term: F32Array,
+    greatest: F32Array,
+    total: F32Array,
+    sums: F32Array,
+) -> None:
+    """Softmax-weighted sums, edge by edge: where a greater score comes, what was added before is scaled down.
+
+    Parameters
+    ----------
+    slots, targets, first_slot
+        As for `add_rows`.
+    rows : (n * heads * (dim + 2),) float32
+        Values, source terms, destination terms.
+    own_term : (D * heads,) float32
+        Destination terms of the destinations.
+    greatest, total : (D * heads,) float32
+        Greatest score so far (begin with minus infinity), and the sum of the weights (with zero).
+    sums : (D * heads * dim,) float32
+    """
+    taken = heads * dim
+    width = taken + 2 * heads
+    for e in range(len(slots)):
+        source, d = U64((slots[e] - first_slot) * width), np.int64(targets[e])
+        for h in range(heads):
+            at, row = U64(d * heads + h), U64(d * taken + h * dim)
+            x = rows[source + U64(taken + h)] + own_term[at]
+            x = max(x, slope * x)
+            if x > greatest[at]:
+                if greatest[at] > F32(-np.inf):
+                    scale = exp_of_negative(greatest[at] - x)
+                    total[at] *= scale
+                    for o in range(U64(dim)):
+                        sums[row + U64(o)] *= scale
+                greatest[at] = x
+            w = exp_of_negative(x - greatest[at])
+            total[at] += w
+            value = source + U64(h * dim)
+            for o in range(U64(dim)):
+                sums[row + U64(o)] += w * rows[value + U64(o)]
+
+
+@njit(nogil=True, cache=True)
+def sort_by_piece(
+    slots: I64Array,
+    targets: I32Array,
+    piece_e: I32Array,
+    piece_ptr: I64Array,
+    out_slots: I64Array,
+    out_targets: I32Array,
+) -> None:
+    """Stable counting sort of edges by the piece that holds their source.
+
+    Parameters
+    ----------
+    slots, targets : (E,) int64, int32
+    piece_e : (E,) int32
+    piece_ptr : (num_pieces + 1,) int64
+        Zeros; holds the pieces' beginnings afterwards.
+    out_slots, out_targets : (E,) int64, int32
+    """
+    for piece in piece_e:
+        piece_ptr[piece + 1] += 1
+    for piece in range(len(piece_ptr) - 1):
+        piece_ptr[piece + 1] += piece_ptr[piece]
+    cursor = piece_ptr[:-1].copy()
+    for e in range(len(slots)):
+        at = cursor[piece_e[e]]
+        out_slots[at], out_targets[at] = slots[e], targets[e]
+        cursor[piece_e[e]] = at + 1
+
+
+@njit(nogil=True, cache=True)
+def mark_bits(bits: U64Array, ids: IdArray) -> None:
+    """Set the bit of each id."""
+    for v in ids:
+        bits[v >> 6] |= U64(1) << U64(v & 63)
+
+
+@njit(nogil=True, cache=True)
+def take_ids(bits: U64Array, start: int, out: I64Array) -> tuple[int, int]:
+    """Write the next ids that are set, from `start` on, as many as fit; returns their number and where to go on."""
+    count, v, end = 0, start, len(bits) * 64
+    while v < end and count < len(out):
+        word = bits[v >> 6] >> U64(v & 63)
+        if word == 0:
+            v = ((v >> 6) + 1) << 6
+            continue
+        if word & U64(1):
+            out[count] = v
+            count += 1
+        v += 1
+    return count, v

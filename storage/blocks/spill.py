@@ -1,0 +1,212 @@
+"""The spill file: a segment for each mini-batch, written in pieces and read back whole; no name, so it dies with us."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.cpu.scatter import sum_words
+from storage.blocks.extent import DIRECT_ALIGNMENT, aligned_empty
+from storage.blocks.io_stats import IoStats
+from storage.errors import ChecksumMismatchError, MachineError
+
+SPARE_BUFFERS = 4
+"""Buffers on their way to the disk while others are filled."""
+_READ_BYTES = 1 << 20
+_THREADS = 4
+
+
+def padded(nbytes: int) -> int:
+    """Round up to what direct I/O accepts."""
+    return -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
+
+
+class SpillFile:
+    """Segments of known sizes on disk; use as a context manager.
+
+    Its space is taken at once, so that a disk too full is found before anything is computed, and the file has no name:
+    whatever ends the process, nothing is left behind.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it lies.
+    sizes : sequence of int
+        Bytes of each segment.
+    piece_bytes : int
+        Bytes of a write, a multiple of 4096.
+    stats : IoStats
+        Counts reads and writes.
+
+    Raises
+    ------
+    MachineError
+        If the disk is full.
+    """
+
+    def __init__(self, directory: Path, sizes: Sequence[int], piece_bytes: int, stats: IoStats) -> None:
+        self._directory, self._stats, self.sizes = directory, stats, list(sizes)
+        self._begin = np.concatenate([[0], np.cumsum([padded(size) for size in sizes], dtype=np.int64)])
+        self.piece_bytes = piece_bytes
+        self._written = np.zeros(len(sizes), np.int64)
+        self._sums = [np.zeros(-(-size // piece_bytes), np.uint64) for size in sizes]
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="spill")
+        self._descriptor = _open_nameless(directory)
+        try:
+            if self._begin[-1]:
+                os.posix_fallocate(self._descriptor, 0, int(self._begin[-1]))
+        except OSError as error:
+            os.close(self._descriptor)
+            raise self._explained(error) from error
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return int(self._begin[-1])
+
+    def write(self, segment: int, piece: npt.NDArray[np.uint8], nbytes: int) -> Future[None]:
+        """Start to append the first `nbytes` of an aligned piece; all pieces of a segment but the last are full."""
+        offset = int(self._begin[segment] + self._written[segment])
+        self._written[segment] += nbytes
+        return self._pool.submit(self._write, segment, piece, nbytes, offset)
+
+    def read(self, segment: int) -> npt.NDArray[np.uint8]:
+        """Read a segment into memory of its own.
+
+        Raises
+        ------
+        ChecksumMismatchError
+            If it is not what was written.
+        MachineError
+            If it cannot be read.
+        """
+        memory = aligned_empty(padded(self.sizes[segment]))
+        begin, step = int(self._begin[segment]), max(self.piece_bytes, _READ_BYTES)
+        starts = range(0, len(memory), step)
+        list(self._pool.map(lambda at: self._read(memory[at : at + step], begin + at), starts))
+        return self._checked(segment, memory)
+
+    def read_ahead(self, segment: int) -> Future[npt.NDArray[np.uint8]]:
+        """Start to read a segment of one piece."""
+        return self._pool.submit(self._read_piece, segment)
+
+    def _read_piece(self, segment: int) -> npt.NDArray[np.uint8]:
+        memory = aligned_empty(padded(self.sizes[segment]))
+        self._read(memory, int(self._begin[segment]))
+        return self._checked(segment, memory)
+
+    def _checked(self, segment: int, memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        size = self.sizes[segment]
+        pieces = range(0, size, self.piece_bytes)
+        sums = [_sum(memory[at : padded(min(at + self.piece_bytes, size))]) for at in pieces]
+        if not np.array_equal(np.array(sums, np.uint64), self._sums[segment]):
+            raise ChecksumMismatchError(
+                f"what was spilled to {self._directory} came back changed: check the disk, and run again"
+            )
+        return memory[:size]
+
+    def close(self) -> None:
+        """Give the space back."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        os.close(self._descriptor)
+
+    def _write(self, segment: int, piece: npt.NDArray[np.uint8], nbytes: int, offset: int) -> None:
+        whole = piece[: padded(nbytes)]
+        whole[nbytes:] = 0
+        self._sums[segment][(offset - self._begin[segment]) // self.piece_bytes] = _sum(whole)
+        view, done = whole.data, 0
+        with self._stats.writing(nbytes):
+            while done < len(whole):
+                try:
+                    done += os.pwrite(self._descriptor, view[done:], offset + done)
+                except OSError as error:
+                    raise self._explained(error) from error
+
+    def _read(self, target: npt.NDArray[np.uint8], offset: int) -> None:
+        done = 0
+        with self._stats.reading(len(target)):
+            while done < len(target):
+                try:
+                    count = os.preadv(self._descriptor, [target.data[done:]], offset + done)
+                except OSError as error:
+                    raise self._explained(error) from error
+                if not count:
+                    raise MachineError(f"what was spilled to {self._directory} is cut short: check the disk")
+                done += count
+
+    def _explained(self, error: OSError) -> MachineError:
+        where = f"{self._directory} ({self.nbytes:,} bytes)"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return MachineError(f"the disk is full: no room to spill to {where}; free some, or set host_budget higher")
+        return MachineError(f"spilling to {where} failed ({error.strerror}): check the disk")
+
+
+class SpillWriter:
+    """Buffers of all segments while they are filled side by side.
+
+    Parameters
+    ----------
+    file : SpillFile
+    """
+
+    def __init__(self, file: SpillFile) -> None:
+        self._file, num = file, len(file.sizes)
+        memory = aligned_empty((num + SPARE_BUFFERS) * file.piece_bytes)
+        self.buffers = memory.reshape(-1, file.piece_bytes)
+        """(H + spares, piece_bytes) uint8."""
+        self.buffer_H = np.arange(num)
+        """(H,) buffer of each segment."""
+        self.filled_H = np.zeros(num, np.int64)
+        """(H,) bytes in it."""
+        self._spare = deque(range(num, num + SPARE_BUFFERS))
+        self._writing: deque[tuple[Future[None], int]] = deque()
+
+    @staticmethod
+    def nbytes_for(num_segments: int, piece_bytes: int) -> int:
+        """Bytes of memory for so many segments."""
+        return (num_segments + SPARE_BUFFERS) * piece_bytes
+
+    def flush(self, segment: int) -> None:
+        """Send a segment's buffer to the disk and give it an empty one."""
+        if not self._spare:
+            self._finish_one()
+        buffer = int(self.buffer_H[segment])
+        future = self._file.write(segment, self.buffers[buffer], int(self.filled_H[segment]))
+        self._writing.append((future, buffer))
+        self.buffer_H[segment], self.filled_H[segment] = self._spare.popleft(), 0
+
+    def finish(self) -> None:
+        """Write what is left and wait for it."""
+        for segment in np.flatnonzero(self.filled_H):
+            self.flush(int(segment))
+        while self._writing:
+            self._finish_one()
+
+    def _finish_one(self) -> None:
+        future, buffer = self._writing.popleft()
+        future.result()
+        self._spare.append(buffer)
+
+
+def _sum(piece: npt.NDArray[np.uint8]) -> np.uint64:
+    total: np.uint64 = np.uint64(sum_words(piece.view(np.uint64)))
+    return total
+
+
+def _open_nameless(directory: Path) -> int:
+    """Open a file without a name for direct I/O; buffered where the file system refuses that."""
+    directory.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
+    try:
+        return os.open(directory, flags | os.O_DIRECT, 0o600)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise MachineError(f"no spill file can be made in {directory}: {error.strerror}") from error
+        return os.open(directory, flags, 0o600)

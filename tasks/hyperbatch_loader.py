@@ -1,0 +1,222 @@
+"""Mini-batches from disk: hyperbatch h + 1 is sampled while h is gathered and h - 1 trains; queues bounded in bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernels.cpu.aligned import aligned
+from kernels.mfg import IdArray, SuperBatch
+from kernels.tiered_rows import TieredRows
+from storage.blocks.gathering import Gatherer, GatherOptions, Group
+from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.stored_features import StoredFeatures
+from storage.errors import MachineError
+from tasks.epoch_stream import LoadStats, MiniBatch
+
+_logger = logging.getLogger(__name__)
+_POLL_S = 0.05
+_CLOSE_S = 10.0
+GENERATIONS = 2
+"""Hyperbatches whose ids, and whose rows, are held at once: one is made while the one before it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class HyperbatchOptions:
+    """How hyperbatches are loaded; nothing here changes a mini-batch."""
+
+    hyperbatch: int
+    """H: mini-batches sampled and gathered together."""
+    gather: GatherOptions
+    """Memory for the rows of all hyperbatches that are held at once."""
+    check_bytes: Callable[[SuperBatch], None] = lambda _: None
+    """Called with each sampled hyperbatch before any of its rows takes memory; raises where they are too many."""
+    in_place: bool = True
+    """Give the rows where they lie instead of a copy."""
+    stall_timeout_s: float = 600.0
+    """Give up when nothing has arrived for so long."""
+
+
+class HyperbatchLoader:
+    """Loads epochs of a graph on disk, hyperbatch by hyperbatch; use as a context manager.
+
+    Three threads: one samples a hyperbatch ahead, one gathers, one reads what was spilled, one mini-batch ahead.
+    The mini-batches are those of `tasks.loader.MiniBatchLoader`.
+
+    Parameters
+    ----------
+    sampler : HyperbatchSampler
+    features : StoredFeatures
+    options : HyperbatchOptions
+    """
+
+    def __init__(self, sampler: HyperbatchSampler, features: StoredFeatures, options: HyperbatchOptions) -> None:
+        if options.hyperbatch < 1:
+            raise ValueError(f"hyperbatch must be >= 1 (got {options.hyperbatch})")
+        self.sampler, self.features, self.options = sampler, features, options
+
+    def epoch(
+        self, batches: Sequence[IdArray], *, epoch: int, first_batch: int = 0, batch_step: int = 1
+    ) -> HyperbatchStream:
+        """Start loading one epoch; parameters are those of `MiniBatchLoader.epoch`."""
+        indices = range(first_batch, first_batch + len(batches) * batch_step, batch_step)
+        return HyperbatchStream(self, batches, epoch, indices)
+
+    def close(self) -> None:
+        """Nothing is left between epochs."""
+
+    def __enter__(self) -> HyperbatchLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A mini-batch for the consumer, and the group to close once it is used."""
+
+    batch: MiniBatch
+    last_of: Group | None
+
+
+class HyperbatchStream:
+    """The mini-batches of one epoch, in order; errors of the threads are raised at the consumer."""
+
+    def __init__(self, loader: HyperbatchLoader, batches: Sequence[IdArray], epoch: int, indices: range) -> None:
+        self.stats = LoadStats()
+        self._loader, self._batches, self._epoch, self._indices = loader, batches, epoch, indices
+        held = GENERATIONS if len(batches) > loader.options.hyperbatch else 1
+        self._gather_options = loader.options.gather.split(held)
+        self._ids_held, self._rows_held = threading.Semaphore(GENERATIONS), threading.Semaphore(held)
+        self._ahead = threading.Semaphore(1)
+        self._sampled: queue.Queue[Any] = queue.Queue()
+        self._groups: queue.Queue[Any] = queue.Queue()
+        self._ready: queue.Queue[Any] = queue.Queue()
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(body, out), name=name, daemon=True)
+            for name, body, out in (
+                ("sample", self._sample, self._sampled),
+                ("gather", self._gather, self._groups),
+                ("read-spill", self._deliver, self._ready),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        while True:
+            start = time.perf_counter()
+            item = self._take(self._ready, 2 * self._loader.options.stall_timeout_s, "no mini-batch")
+            self.stats.wait_s += time.perf_counter() - start
+            if item is None:
+                return
+            self._ahead.release()
+            yield item.batch
+            if item.last_of is not None:
+                item.last_of.close()
+                self._rows_held.release()
+
+    def close(self) -> None:
+        """Stop loading; safe to call twice, and from the consumer at any time."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(_CLOSE_S)
+        while not self._groups.empty():
+            if isinstance(item := self._groups.get(), tuple):
+                item[0].close()
+
+    def __enter__(self) -> HyperbatchStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _sample(self, out: queue.Queue[Any]) -> None:
+        """Sample one hyperbatch after the other; the next one once the last but one is used up."""
+        size = self._loader.options.hyperbatch
+        for first in range(0, len(self._batches), size):
+            self._acquire(self._ids_held)
+            group, start = slice(first, first + size), time.perf_counter()
+            indices = self._indices[group]
+            sampled = self._loader.sampler.sample(
+                self._batches[group], epoch=self._epoch, first_batch=indices.start, batch_step=indices.step
+            )
+            self._loader.options.check_bytes(sampled)
+            self.stats.sample_s += time.perf_counter() - start
+            self.stats.adjacency_reads.add(sampled.adjacency_reads)
+            out.put(sampled)
+
+    def _gather(self, out: queue.Queue[Any]) -> None:
+        """Gather each hyperbatch in one group or several; another one as soon as there is room for its rows."""
+        gatherer = Gatherer(self._loader.features, self._gather_options)
+        while (sampled := self._take(self._sampled)) is not None:
+            samples = sampled.samples
+            done, groups = 0, gatherer.groups([sample.input_nodes for sample in samples])
+            while done < len(samples):
+                self._acquire(self._rows_held)
+                start = time.perf_counter()
+                group = next(groups)
+                self.stats.gather_s += time.perf_counter() - start
+                out.put((group, samples[done : done + len(group)], done + len(group) == len(samples)))
+                done += len(group)
+            del sampled, samples
+
+    def _deliver(self, out: queue.Queue[Any]) -> None:
+        """Read what was spilled of one mini-batch after the other, one ahead of the consumer."""
+        while (item := self._take(self._groups)) is not None:
+            group, samples, ends_hyperbatch = item
+            for number, sample in enumerate(samples):
+                self._acquire(self._ahead)
+                start = time.perf_counter()
+                rows: TieredRows = group.rows(number)
+                given = rows if self._loader.options.in_place else torch.from_numpy(aligned(rows.gather()))
+                self.stats.gather_s += time.perf_counter() - start
+                last = number == len(samples) - 1
+                out.put(_Ready(MiniBatch(sample, given), group if last else None))
+            if ends_hyperbatch:
+                self._ids_held.release()
+            del item, samples, group
+
+    def _guarded(self, body: Callable[[queue.Queue[Any]], None], out: queue.Queue[Any]) -> None:
+        try:
+            body(out)
+            out.put(None)
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            out.put(error)
+
+    def _take(self, source: queue.Queue[Any], timeout_s: float | None = None, what: str = "") -> Any:
+        """Next item of a queue; an error of the thread behind it is raised here, and so goes on to the consumer."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._stopped.is_set():
+            with contextlib.suppress(queue.Empty):
+                item = source.get(timeout=_POLL_S)
+                if isinstance(item, BaseException):
+                    raise item
+                return item
+            if deadline is not None and time.monotonic() > deadline:
+                raise MachineError(
+                    f"{what} of epoch {self._epoch} arrived for {timeout_s:g} s: reading the disk is stalled; "
+                    "is it, or the machine, overloaded?"
+                )
+        raise _StoppedError
+
+    def _acquire(self, semaphore: threading.Semaphore) -> None:
+        while not semaphore.acquire(timeout=_POLL_S):
+            if self._stopped.is_set():
+                raise _StoppedError
+
+
+class _StoppedError(Exception):
+    """The consumer has left."""

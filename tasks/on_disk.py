@@ -1,0 +1,269 @@
+"""A graph on disk as training takes it: topology and features stay in the store's blocks, memory stays in a budget."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.mfg import IdArray, SuperBatch
+from kernels.nn.layers import NodeDegrees
+from kernels.nn.model import ModelSpec
+from kernels.rng import Purpose
+from kernels.sampler import shuffled_batches
+from storage.blocks.gathering import GatherOptions, Keep
+from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.io_stats import IoStats
+from storage.blocks.stored_features import StoredFeatures
+from storage.blocks.stored_topology import StoredTopology
+from storage.content_checks import check_range
+from storage.errors import BudgetError, InputError
+from storage.graph_store import INDPTR, LABELS, OUT_DEGREE, GraphStore, row_chunks
+from tasks.data_source import Inference, Loader
+from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
+from tasks.objective import Labels
+from tasks.storage_memory import BatchSizes, StoragePlan, plan_storage, step_bytes, topology_share
+from tasks.tiled_inference import TiledInference
+from tasks.training_types import Splits, TrainOptions
+
+_logger = logging.getLogger(__name__)
+_PROBED = 2
+"""Mini-batches that are sampled to learn how large they get."""
+_MARGIN = 1.15
+"""How much larger than those any other may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOptions:
+    """How a graph on disk is trained on; nothing here changes a loss."""
+
+    host_budget: int
+    """Bytes of memory above the libraries' own."""
+    directory: Path
+    """Where to spill."""
+    hyperbatch: int | None = None
+    """Mini-batches sampled and gathered together; None takes what fits."""
+    keep: Keep = "top"
+    """Which rows the host cache keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDiskData:
+    """Arguments of `tasks.trainer.train_from`, in its order, and the number of classes."""
+
+    source: OnDisk
+    """Graph and features."""
+    labels: Labels
+    """Of all nodes, in the narrowest type that holds them."""
+    splits: Splits
+    """Nodes to train, validate and test on."""
+    degrees: NodeDegrees | None
+    """Of all nodes, where the network reads them."""
+    num_classes: int
+    """Classes, or labels of a multi-label task."""
+
+
+class OnDisk:
+    """The data source of a graph on disk; `open_on_disk` makes one."""
+
+    def __init__(
+        self,
+        topology: StoredTopology,
+        features: StoredFeatures,
+        plan: StoragePlan,
+        sizes: BatchSizes,
+        storage: StorageOptions,
+    ) -> None:
+        self.graph, self.features, self.plan = topology, features, plan
+        self._sizes, self._storage = sizes, storage
+
+    @property
+    def stats(self) -> IoStats:
+        """Counts of all requests to the disk."""
+        return self.features.stats
+
+    def loader(self, options: TrainOptions, purpose: Purpose) -> Loader:
+        """As `DataSource.loader`."""
+        sampler = HyperbatchSampler(
+            self.graph, options.fanouts, seed=options.seed, purpose=purpose, replace=options.replace
+        )
+        plan, storage = self.plan, self._storage
+        return HyperbatchLoader(
+            sampler,
+            self.features,
+            HyperbatchOptions(
+                hyperbatch=plan.hyperbatch,
+                gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep),
+                check_bytes=self._check_bytes,
+                in_place=self.features.is_readable_in_place and options.input_dropout == 0,
+                stall_timeout_s=options.stall_timeout_s,
+            ),
+        )
+
+    def inference(
+        self, nodes: IdArray, spec: ModelSpec, degrees: NodeDegrees | None, options: TrainOptions
+    ) -> Inference:
+        """As `DataSource.inference`: layer by layer in tiles, in the memory that training leaves."""
+        kept = sum(self.plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
+        return TiledInference(
+            self.graph,
+            self.features,
+            nodes,
+            spec,
+            degrees=degrees,
+            budget_bytes=self._storage.host_budget - kept,
+            directory=self._storage.directory,
+        )
+
+    def _check_bytes(self, sampled: SuperBatch) -> None:
+        """Refuse mini-batches larger than planned for, before their rows take memory."""
+        found = BatchSizes.largest(sampled)
+        if found.nodes > self._sizes.nodes or found.edges > self._sizes.edges:
+            row_bytes = self.features.row_bytes + 64
+            more = 4 * (found.nodes - self._sizes.nodes) * row_bytes + 64 * max(0, found.edges - self._sizes.edges)
+            enough = self._storage.host_budget + max(more, 1)
+            raise BudgetError(
+                f"a mini-batch of {found.nodes} input nodes and {found.edges} edges is over a seventh larger than the "
+                f"first ones, for which host_budget was shared out: set host_budget to at least {enough}"
+            )
+
+
+@contextmanager
+def open_on_disk(
+    store_path: Path,
+    cached_features: IdArray,
+    cached_lists: IdArray,
+    options: TrainOptions,
+    storage: StorageOptions,
+) -> Iterator[OnDiskData]:
+    """Open a store for training from disk: share out the budget, fill the device tier, read what is small.
+
+    Parameters
+    ----------
+    store_path : Path
+    cached_features, cached_lists : integer arrays
+        Nodes of the device tier, ascending.
+    options : TrainOptions
+    storage : StorageOptions
+
+    Yields
+    ------
+    OnDiskData
+
+    Raises
+    ------
+    InputError
+        If the graph has no features or labels.
+    BudgetError
+        If the budget is too small; names the one that would do.
+    StorageError
+        If the store is damaged.
+    """
+    with ExitStack() as stack:
+        store = stack.enter_context(GraphStore.open(store_path))
+        _require_columns(store)
+        stats, share = IoStats(), topology_share(store, storage.host_budget)
+        topology = stack.enter_context(
+            StoredTopology(
+                store,
+                cached_lists,
+                buffer_bytes=share.buffer,
+                indptr_buffer_bytes=share.indptr_buffer,
+                threads=options.threads,
+                stats=stats,
+            )
+        )
+        splits = Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test"))
+        labels = store.read_multi_labels() if store.info.is_multi_label else _narrow_labels(store)
+        degrees = _degrees(store) if options.kind == "gcn" else None
+        spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
+        train_nodes = splits.labelled(labels).train
+        sampled = _probe(topology, train_nodes, options)
+        sizes = BatchSizes.largest(sampled).times(_MARGIN)
+        held = _held_bytes(store, labels, splits, degrees, len(cached_features), topology)
+        plan = plan_storage(
+            store,
+            storage.host_budget,
+            share,
+            sizes,
+            num_batches=-(-len(train_nodes) // options.batch_size),
+            held_bytes=held,
+            step_bytes=int(step_bytes(spec, sampled) * _MARGIN),
+            threads=options.threads,
+            hyperbatch=storage.hyperbatch,
+        )
+        features = stack.enter_context(
+            StoredFeatures(store, cached_features, buffer_bytes=plan.feature_buffer, stats=stats)
+        )
+        yield OnDiskData(
+            OnDisk(topology, features, plan, sizes, storage), labels, splits, degrees, store.info.num_classes
+        )
+
+
+def _require_columns(store: GraphStore) -> None:
+    has_labels = store.has(LABELS) or store.info.is_multi_label
+    if not store.info.feature_dim or not has_labels:
+        missing = "features" if has_labels else "labels"
+        raise InputError(f"the graph has no {missing}: give data.{missing}, or stop before training (--until cache)")
+
+
+def _probe(topology: StoredTopology, train_nodes: npt.NDArray[np.int64], options: TrainOptions) -> SuperBatch:
+    """Sample the first mini-batches of training."""
+    if not len(train_nodes):
+        raise InputError("no labelled node to train on: check the training split and the labels")
+    batches = shuffled_batches(train_nodes, options.batch_size, seed=options.seed, epoch=0)[:_PROBED]
+    sampler = HyperbatchSampler(
+        topology, options.fanouts, seed=options.seed, purpose=Purpose.TRAIN, replace=options.replace
+    )
+    return sampler.sample(batches, epoch=0, first_batch=0)
+
+
+def _narrow_labels(store: GraphStore) -> npt.NDArray[Any]:
+    """(N,) classes, -1 where unknown, in the narrowest type; read piece by piece."""
+    limit = store.info.num_classes
+    dtype = next(kind for kind in (np.int8, np.int16, np.int32) if limit <= np.iinfo(kind).max)
+    labels_N: npt.NDArray[Any] = np.empty(store.info.num_nodes, dtype)
+    done = 0
+    for chunk in row_chunks(store, LABELS):
+        check_range(store.path, "labels", chunk, -1, limit)
+        labels_N[done : done + len(chunk)] = chunk
+        done += len(chunk)
+    return labels_N
+
+
+def _degrees(store: GraphStore) -> NodeDegrees:
+    """Degrees of all nodes, 4 bytes each where they fit."""
+    dtype = np.int32 if store.info.num_edges < 2**31 else np.int64
+    in_degree: Any = np.empty(store.info.num_nodes, dtype)
+    out_degree: Any = np.empty_like(in_degree)
+    before, done = np.empty(0, np.int64), 0
+    for chunk in row_chunks(store, INDPTR):
+        degree = np.diff(np.concatenate([before, chunk]))
+        in_degree[done : done + len(degree)] = degree
+        before, done = chunk[-1:], done + len(degree)
+    done = 0
+    for chunk in row_chunks(store, OUT_DEGREE):
+        out_degree[done : done + len(chunk)] = chunk
+        done += len(chunk)
+    return NodeDegrees(in_degree, out_degree)
+
+
+def _held_bytes(
+    store: GraphStore,
+    labels: Labels,
+    splits: Splits,
+    degrees: NodeDegrees | None,
+    cached_rows: int,
+    topology: StoredTopology,
+) -> int:
+    """Bytes held from the first epoch to the last: labels and their mask, splits twice, degrees, the device tier."""
+    split_bytes = splits.train.nbytes + splits.valid.nbytes + splits.test.nbytes
+    degree_bytes = 0 if degrees is None else degrees.in_degree.nbytes + degrees.out_degree.nbytes
+    device = cached_rows * store.info.feature_row_bytes + topology.cache_bytes
+    return labels.nbytes + store.info.num_nodes + 4 * split_bytes + degree_bytes + device

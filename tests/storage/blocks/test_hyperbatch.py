@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.mfg import SuperBatch
+from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler
+from kernels.topology import Topology
+from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.stored_topology import StoredTopology
+from storage.cache.tiers import cached_topology
+from storage.errors import ChecksumMismatchError, StorageError
+from storage.graph_store import INDICES, GraphStore
+from tests.graphs import graphs, power_law_graph, seed_batches
+from tests.storage.blocks.recut import recut_store, store_of
+
+FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 3, 5, 70]), max_size=3)
+
+
+def same(one: SuperBatch, other: SuperBatch) -> None:
+    for a, b in zip(one.samples, other.samples, strict=True):
+        assert (a.batch_index, a.num_seed_rows) == (b.batch_index, b.num_seed_rows)
+        pairs = [(a.input_nodes, b.input_nodes), (a.seed_inverse, b.seed_inverse)]
+        for hop, other_hop in zip(a.hops, b.hops, strict=True):
+            assert hop.num_src == other_hop.num_src
+            pairs += [(hop.indptr, other_hop.indptr), (hop.indices, other_hop.indices)]
+            assert (hop.edge_ids is None) == (other_hop.edge_ids is None)
+            if hop.edge_ids is not None:
+                pairs.append((hop.edge_ids, other_hop.edge_ids))
+        for array, other_array in pairs:
+            assert array.dtype == other_array.dtype
+            assert np.array_equal(array, other_array)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_equals_the_sampler_in_memory(data: st.DataObject) -> None:
+    """Any block size, buffer, number of threads, cache and hyperbatch; lists span blocks of two or four ids."""
+    indptr, indices = data.draw(graphs())
+    num_nodes, fanouts = len(indptr) - 1, data.draw(FANOUTS)
+    replace, numbered, seed = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.integers(0, 2**64 - 1))
+    cached = np.array(data.draw(st.lists(st.integers(0, num_nodes - 1), unique=True).map(sorted)), np.int64)
+    batches = data.draw(seed_batches(num_nodes))
+    block_bytes = data.draw(st.sampled_from([8, 16, 64, 4096]))
+    indptr_blocks = data.draw(st.none() | st.integers(2, 9))
+    options = {"seed": seed, "purpose": Purpose.TRAIN, "replace": replace, "edge_ids": numbered}
+    memory = NeighborSampler(cached_topology(indptr, indices, cached), fanouts, **options)
+    expected = memory.sample(batches, epoch=2, first_batch=5, batch_step=2)
+    with tempfile.TemporaryDirectory() as folder:
+        store = store_of(Path(folder) / "graph.h5", block_bytes, indptr=indptr, indices=indices)
+        with StoredTopology(
+            store,
+            cached,
+            buffer_bytes=block_bytes * data.draw(st.integers(2, 9)),
+            indptr_buffer_bytes=None if indptr_blocks is None else indptr_blocks * block_bytes,
+            threads=data.draw(st.integers(1, 3)),
+        ) as topology:
+            sampler = HyperbatchSampler(topology, fanouts, **options)
+            found = sampler.sample(batches, epoch=2, first_batch=5, batch_step=2)
+            same(found, expected)
+            assert found.adjacency_reads == expected.adjacency_reads
+            cut = data.draw(st.integers(0, len(batches)))
+            parts = (
+                sampler.sample(batches[:cut], epoch=2, first_batch=5, batch_step=2),
+                sampler.sample(batches[cut:], epoch=2, first_batch=5 + 2 * cut, batch_step=2),
+            )
+            same(SuperBatch(parts[0].samples + parts[1].samples, found.adjacency_reads), expected)
+
+
+@pytest.fixture(scope="module")
+def hubs(tmp_path_factory: pytest.TempPathFactory) -> tuple[GraphStore, Topology]:
+    """Lists of up to several thousand ids, in blocks of 1024."""
+    indptr, indices = power_law_graph(2000, 60_000, exponent=1.4)
+    assert np.diff(indptr).max() > 3 * 1024
+    path = tmp_path_factory.mktemp("hubs") / "graph.h5"
+    return store_of(path, 4096, indptr=indptr, indices=indices), Topology.in_memory(indptr, indices)
+
+
+def test_reads_each_block_once_a_hop_and_keeps_it(hubs: tuple[GraphStore, Topology]) -> None:
+    store, memory = hubs
+    batches = [np.arange(start, 2000, 40) for start in range(10)]
+    expected = NeighborSampler(memory, [4, 12], seed=3, purpose=Purpose.TRAIN).sample(batches, epoch=0, first_batch=0)
+    with StoredTopology(store, np.arange(0), buffer_bytes=1 << 20) as topology:
+        before = topology.stats.counts()
+        sampler = HyperbatchSampler(topology, [4, 12], seed=3, purpose=Purpose.TRAIN)
+        same(sampler.sample(batches, epoch=0, first_batch=0), expected)
+        counts = topology.stats.counts().since(before)
+        num_blocks = store.extent(INDICES).num_blocks
+        assert counts.read_blocks <= num_blocks  # none twice: the second hop finds those of the first
+        assert counts.hit_blocks + counts.read_blocks <= 2 * num_blocks
+
+
+def test_a_split_list_touches_only_the_blocks_of_what_is_drawn(tmp_path: Path) -> None:
+    indices = np.arange(100_000, dtype=np.int32) % 50
+    indptr = np.concatenate([[0], np.full(50, 100_000)])
+    store = store_of(tmp_path / "graph.h5", 4096, indptr=indptr, indices=indices)
+    with StoredTopology(store, np.arange(0), buffer_bytes=1 << 20) as topology:
+        before = topology.stats.counts()
+        sampler = HyperbatchSampler(topology, [3], seed=0, purpose=Purpose.TRAIN)
+        sampler.sample([np.array([0])], epoch=0, first_batch=0)
+        assert topology.stats.counts().since(before).read_blocks <= 3
+
+
+def test_damage_is_an_error(hubs: tuple[GraphStore, Topology], tmp_path: Path) -> None:
+    content = bytearray(hubs[0].path.read_bytes())
+    content[hubs[0].extent(INDICES).offset + 5000] ^= 1
+    path = tmp_path / "graph.h5"
+    path.write_bytes(content)
+    batches = [np.arange(2000)]
+    with (
+        StoredTopology(GraphStore.open(path), np.arange(0), buffer_bytes=1 << 20) as topology,
+        pytest.raises(ChecksumMismatchError, match=INDICES),
+    ):
+        HyperbatchSampler(topology, [-1], seed=0, purpose=Purpose.TRAIN).sample(batches, epoch=0, first_batch=0)
+
+
+@pytest.mark.parametrize("value", [-1, 2000])
+def test_ids_outside_the_graph_are_an_error(hubs: tuple[GraphStore, Topology], tmp_path: Path, value: int) -> None:
+    content = bytearray(hubs[0].path.read_bytes())
+    at = hubs[0].extent(INDICES).offset + 8000
+    content[at : at + 4] = np.int32(value).tobytes()
+    path = tmp_path / "graph.h5"
+    path.write_bytes(content)
+    store = recut_store(GraphStore.open(path), 4096)  # with the checksums of these bytes: crafted, not damaged
+    with (
+        StoredTopology(store, np.arange(0), buffer_bytes=1 << 20) as topology,
+        pytest.raises(StorageError, match=f"holds {value} at position 2000"),
+    ):
+        HyperbatchSampler(topology, [-1], seed=0, purpose=Purpose.TRAIN).sample(
+            [np.arange(2000)], epoch=0, first_batch=0
+        )
+
+
+def test_offsets_that_descend_are_an_error(tmp_path: Path) -> None:
+    indptr = np.array([0, 3, 1, 3])
+    store = store_of(
+        tmp_path / "graph.h5", 16, indptr=indptr, indices=np.zeros(3, np.int32), out_degree=np.zeros(3, np.int64)
+    )
+    with (
+        StoredTopology(store, np.arange(0), buffer_bytes=32, indptr_buffer_bytes=32) as topology,
+        pytest.raises(StorageError, match="list of node 1 ends before its start"),
+    ):
+        topology.lists(np.arange(3))

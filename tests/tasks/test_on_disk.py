@@ -1,0 +1,177 @@
+"""Training from disk: the samples, losses and metrics of training in memory, whatever the budget and the blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.nn.model import ModelSpec, build_model
+from storage.blocks.stored_features import StoredFeatures
+from storage.blocks.stored_topology import StoredTopology
+from storage.errors import BudgetError, ChecksumMismatchError, InputError
+from storage.graph_store import FEATURES, GraphStore, write_store
+from tasks.inference import ExactInference
+from tasks.on_disk import StorageOptions, open_on_disk
+from tasks.tiled_inference import TiledInference
+from tasks.trainer import train_from
+from tasks.training_reports import TrainResult
+from tasks.training_types import TrainOptions
+from tests.storage.blocks.recut import store_of
+from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, Data, community_data, with_many_labels
+
+MB = 1 << 20
+NONE = np.empty(0, np.int64)
+
+
+def write_data(path: Path, data: Data, **changes: Any) -> None:
+    parts = data.splits
+    contents = {
+        "indptr": data.topology.indptr,
+        "indices": data.topology.indices,
+        "features": data.rows,
+        "labels": data.labels,
+        "splits": {"train": parts.train, "valid": parts.valid, "test": parts.test},
+        "block_bytes": 4096,
+    }
+    write_store(path, **(contents | changes))
+
+
+def train_on_disk(
+    path: Path, options: TrainOptions, cached: Any = NONE, *, budget: int = 64 * MB, **storage: Any
+) -> TrainResult:
+    asked = StorageOptions(host_budget=budget, directory=path.parent, **storage)
+    with open_on_disk(path, cached, cached, options, asked) as data:
+        arguments = (data.source, data.labels, data.splits, data.degrees, options)
+        return train_from(*arguments, num_classes=data.num_classes)
+
+
+def equal_outcomes(one: TrainResult, other: TrainResult) -> None:
+    """Losses and weights to the bit; exact evaluation adds its sums in another order."""
+    assert [report.loss for report in one.history] == [report.loss for report in other.history]
+    for name, tensor in one.state_dict.items():
+        assert torch.equal(tensor, other.state_dict[name]), name
+    for a, b in zip(one.history, other.history, strict=True):
+        assert a.valid_accuracy == b.valid_accuracy
+        assert a.valid_loss == pytest.approx(b.valid_loss, rel=1e-5)
+        assert a.adjacency_reads == b.adjacency_reads
+    assert one.test_metrics == pytest.approx(other.test_metrics, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "mlp"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+def test_losses_and_weights_are_those_of_training_in_memory(tmp_path: Path, kind: Any, dtype: Any) -> None:
+    data = community_data(dtype=dtype)
+    write_data(tmp_path / "graph.h5", data)
+    fanouts = () if kind == "mlp" else OPTIONS.fanouts
+    options = replace(OPTIONS, kind=kind, fanouts=fanouts, epochs=2, input_dropout=0.0)
+    expected = data.with_adjacency_cache(20).train(options, cached=20)
+    equal_outcomes(train_on_disk(tmp_path / "graph.h5", options, np.arange(20)), expected)
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [{"hyperbatch": 1}, {"hyperbatch": 3}, {"hyperbatch": 100}, {"keep": "mean"}, {"budget": 11 * MB}],
+    ids=str,
+)
+def test_hyperbatches_caches_and_budgets_change_nothing(tmp_path: Path, storage: dict[str, Any]) -> None:
+    data = community_data()
+    write_data(tmp_path / "graph.h5", data)
+    options = replace(OPTIONS, accumulate=2, validation="sampled")
+    equal_outcomes(train_on_disk(tmp_path / "graph.h5", options, **storage), data.train(options))
+
+
+def test_many_labels_and_threads(tmp_path: Path) -> None:
+    data = with_many_labels(community_data())
+    write_data(tmp_path / "graph.h5", data)
+    options = replace(OPTIONS, epochs=2, threads=3, metric="macro_f1")
+    equal_outcomes(train_on_disk(tmp_path / "graph.h5", options), data.train(options))
+
+
+def test_goes_on_from_a_checkpoint_of_either_mode(tmp_path: Path) -> None:
+    data = community_data()
+    write_data(tmp_path / "graph.h5", data)
+    expected = data.train(OPTIONS)
+    for first_on_disk in (True, False):
+        path = tmp_path / f"checkpoint-{first_on_disk}.pt"
+        half, whole = (replace(OPTIONS, epochs=epochs, checkpoint_path=path) for epochs in (2, OPTIONS.epochs))
+        # The number of epochs is part of what a checkpoint belongs to, so the half run is stopped after two.
+        with pytest.raises(KeyboardInterrupt):
+            stop_after(2, tmp_path / "graph.h5", data, whole, on_disk=first_on_disk)
+        resumed = data.train(whole) if first_on_disk else train_on_disk(tmp_path / "graph.h5", whole)
+        assert resumed.resumed_epochs == half.epochs
+        equal_outcomes(resumed, expected)
+
+
+def stop_after(epochs: int, path: Path, data: Data, options: TrainOptions, *, on_disk: bool) -> None:
+    def stop(report: Any) -> None:
+        if report.epoch == epochs - 1:
+            raise KeyboardInterrupt
+
+    if not on_disk:
+        data.train(options, on_epoch=stop)
+        return
+    with open_on_disk(path, NONE, NONE, options, StorageOptions(host_budget=64 * MB, directory=path.parent)) as found:
+        arguments = (found.source, found.labels, found.splits, found.degrees, options)
+        train_from(*arguments, num_classes=found.num_classes, on_epoch=stop)
+
+
+@pytest.mark.parametrize("budget", [1 << 20, 5 << 20])
+def test_a_budget_too_small_names_one_that_does(tmp_path: Path, budget: int) -> None:
+    data = community_data()
+    write_data(tmp_path / "graph.h5", data)
+    with pytest.raises(BudgetError, match="set host_budget to at least") as caught:
+        train_on_disk(tmp_path / "graph.h5", OPTIONS, budget=budget)
+    enough = int(str(caught.value).split("at least ")[1].split(",")[0])
+    equal_outcomes(train_on_disk(tmp_path / "graph.h5", OPTIONS, budget=enough), data.train(OPTIONS))
+
+
+def test_a_graph_without_labels_is_refused(tmp_path: Path) -> None:
+    write_data(tmp_path / "graph.h5", community_data(), labels=None)
+    with pytest.raises(InputError, match="no labels"):
+        train_on_disk(tmp_path / "graph.h5", OPTIONS)
+
+
+def test_damage_ends_training_with_the_place(tmp_path: Path) -> None:
+    data, path = community_data(), tmp_path / "graph.h5"
+    write_data(path, data)
+    with path.open("r+b") as file:
+        file.seek(GraphStore.open(path).extent(FEATURES).offset + 5000)
+        file.write(b"?")
+    with pytest.raises(ChecksumMismatchError, match="block 1 of features/x"):
+        train_on_disk(path, OPTIONS)
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "mlp"])
+@pytest.mark.parametrize("hidden", [8, 24])
+@pytest.mark.parametrize("block_bytes", [24, 4096])
+def test_tiled_inference_equals_exact_inference(tmp_path: Path, kind: Any, hidden: int, block_bytes: int) -> None:
+    """Rows of 36 bytes that straddle blocks, hubs, tiles of few nodes, layers that narrow and widen."""
+    rng = np.random.default_rng(3)
+    data = community_data()
+    rows = rng.standard_normal((len(data.rows), 9)).astype(np.float32)
+    data = replace(data, rows=rows)
+    store = store_of(
+        tmp_path / "graph.h5", block_bytes, indptr=data.topology.indptr, indices=data.topology.indices, features=rows
+    )
+    spec = ModelSpec(kind, 9, hidden, NUM_CLASSES, 3)
+    model = build_model(spec, seed=2)
+    nodes = rng.permutation(len(rows))[:120]
+    nodes[5] = nodes[7]
+    degrees = data.degrees if kind == "gcn" else None
+    expected = ExactInference(data.topology, nodes, spec, degrees=degrees).run(model, data.features())
+    with (
+        StoredTopology(store, NONE, buffer_bytes=9 * block_bytes, indptr_buffer_bytes=4 * block_bytes) as topology,
+        StoredFeatures(store, NONE, buffer_bytes=9 * block_bytes) as features,
+    ):
+        for tile_bytes in (2000, 40_000, 1 << 22):
+            options = {"degrees": degrees, "budget_bytes": 2 * MB, "directory": tmp_path}
+            inference = TiledInference(topology, features, nodes, spec, **options)
+            inference._tile_bytes = tile_bytes
+            found = inference.run(model)
+            assert torch.allclose(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
