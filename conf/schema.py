@@ -318,6 +318,28 @@ class CacheConfig(Section):
         return self
 
 
+class StorageConfig(Section):
+    """Where topology and features are while a model trains; changes speed and memory, never a sample or a loss."""
+
+    mode: Literal["memory", "storage"] = "memory"
+    """`memory` loads the laid-out store; `storage` leaves it on disk and reads it in blocks (`layout.block_bytes`),
+    within `host_budget`: for graphs larger than memory."""
+    hyperbatch: int | None = Field(None, ge=1, le=65535)
+    """Mini-batches that are sampled and gathered together, each block read once for all of them (mode: storage);
+    empty takes as many as `host_budget` holds, at most 1024."""
+    keep: Literal["top", "mean"] = "top"
+    """Feature rows that stay in memory for a hyperbatch: the most accessed ones that fit, or those with at least the
+    mean count; the others go through a spill file (mode: storage)."""
+
+    @model_validator(mode="after")
+    def _fields_go_with_the_mode(self) -> StorageConfig:
+        for field in ("hyperbatch", "keep"):
+            # Compared with the default, not with what was set: a form sends every field.
+            if self.mode == "memory" and getattr(self, field) != type(self).model_fields[field].default:
+                raise ValueError(f"storage.{field} has no effect for mode 'memory': set storage.mode=storage")
+        return self
+
+
 class PipelineConfig(Section):
     """One run of the pipeline, whole."""
 
@@ -347,6 +369,8 @@ class PipelineConfig(Section):
     """Access profile."""
     cache: CacheConfig = CacheConfig()
     """Device tier."""
+    storage: StorageConfig = StorageConfig()
+    """Training from memory or from disk."""
     model: ModelConfig = ModelConfig()
     """Network."""
     training: TrainingConfig = TrainingConfig()
@@ -354,6 +378,11 @@ class PipelineConfig(Section):
 
     @model_validator(mode="after")
     def _model_matches_fanouts(self) -> PipelineConfig:
+        if self.storage.mode == "storage" and self.training.workers > 1:
+            raise ValueError(
+                f"storage.mode 'storage' trains in one process (got training.workers={self.training.workers}): "
+                "set training.workers=1, and training.accumulate to train alike"
+            )
         if (self.model.kind == "mlp") != (not self.sampling.fanouts):
             got = f"{self.model.kind!r} with {list(self.sampling.fanouts)}"
             raise ValueError(f"model.kind 'mlp' goes with sampling.fanouts=[], and only it does (got {got})")

@@ -47,6 +47,8 @@ class StorageOptions:
     """Bytes of memory above the libraries' own."""
     directory: Path
     """Where to spill."""
+    disk_budget: int | None = None
+    """Most bytes to spill at once."""
     hyperbatch: int | None = None
     """Mini-batches sampled and gathered together; None takes what fits."""
     keep: Keep = "top"
@@ -99,7 +101,7 @@ class OnDisk:
             self.features,
             HyperbatchOptions(
                 hyperbatch=plan.hyperbatch,
-                gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep),
+                gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep, storage.disk_budget),
                 check_bytes=self._check_bytes,
                 in_place=self.features.is_readable_in_place and options.input_dropout == 0,
                 stall_timeout_s=options.stall_timeout_s,

@@ -144,6 +144,39 @@ def plot_training(
         right.legend(loc="lower right")
 
 
+def plot_io(
+    seconds: Sequence[float],
+    read_bytes: Sequence[int],
+    write_bytes: Sequence[int],
+    parts_s: Mapping[str, float],
+    path: Path,
+) -> None:
+    """Draw the bytes read and written a second over time, and below it what the steps waited for.
+
+    Parameters
+    ----------
+    seconds
+        When each sample was taken.
+    read_bytes, write_bytes
+        Totals at these times.
+    parts_s
+        Seconds by name of the part of training's wall time.
+    path
+        PNG file to write.
+    """
+    with _figure(path, "Disk while training", columns=2) as (left, right):
+        middle = (np.asarray(seconds[1:]) + np.asarray(seconds[:-1])) / 2 if len(seconds) > 1 else np.empty(0)
+        for totals, name, colour in ((read_bytes, "read", _BLUE), (write_bytes, "written", _ORANGE)):
+            rate = np.diff(totals) / np.maximum(np.diff(seconds), 1e-9) / 1e6
+            left.plot(middle, rate, "-", lw=1.2, color=colour, label=name)
+        left.set(xlabel="seconds", ylabel="MB/s", ylim=(0, None))
+        left.legend(loc="upper right")
+        _stacked_bar(right, 0, {name: part for name, part in parts_s.items() if part > 0})
+        right.set(xlabel="seconds", ylim=(1.2, -0.8), yticks=[])
+        right.set_title("where the time went")
+        right.grid(visible=False, axis="y")
+
+
 def _stacked_bar(ax: Axes, row: int, parts: Mapping[str, float]) -> None:
     total, left = sum(parts.values()), 0.0
     for (name, seconds), colour in zip(parts.items(), _COLOURS, strict=False):

@@ -32,6 +32,7 @@ from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE, ingest_options
 from tasks.specs import CACHE, REORDER, TRAIN, train_spec
 from tasks.tracking import TrackedRun
+from tasks.train_on_disk import storage_estimate, train_on_disk
 from tasks.trainer import train
 from tasks.training_config import MemoryShares, train_options, training_estimate
 from tasks.training_data import load_training_data
@@ -80,6 +81,8 @@ def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
 
 def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
     """Load the store and the plan into the tiers, and train, with workers where they are asked for."""
+    if run.config.storage.mode == "storage":
+        return _train_on_disk(run, path, checkpoint)
     with GraphStore.open(path) as store:
         shares = MemoryShares.of(run.config, store)
     cache, options = run.manifest(CACHE), train_options(run.config, checkpoint)
@@ -106,7 +109,23 @@ def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
         )
 
 
+def _train_on_disk(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
+    cache = run.manifest(CACHE)
+    with progress(TRAIN, "epochs") as advance:
+        return train_on_disk(
+            run,
+            path,
+            cache.path(PLAN_FILE),
+            train_options(run.config, checkpoint),
+            lambda report: _log_epoch(run, report, advance),
+            data_digest=cache.digest,
+            directory=checkpoint.parent,
+        )
+
+
 def _estimate(config: PipelineConfig, path: Path) -> Estimate:
+    if config.storage.mode == "storage":
+        return storage_estimate(config, path)
     with GraphStore.open(path) as store:
         return training_estimate(config, store)
 

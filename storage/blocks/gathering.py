@@ -30,7 +30,7 @@ from kernels.rank_map import RankMap
 from kernels.tiered_rows import TieredRows
 from storage.blocks.spill import SpillFile, SpillWriter
 from storage.blocks.stored_features import NO_BITS, StoredFeatures
-from storage.errors import InputError
+from storage.errors import BudgetError, InputError
 
 Keep = Literal["top", "mean"]
 Rows = npt.NDArray[Any]
@@ -50,10 +50,13 @@ class GatherOptions:
     """Where to spill."""
     keep: Keep = "top"
     """Rows to keep in the host cache: the most accessed ones that fit, or those with at least the mean count."""
+    disk_bytes: int | None = None
+    """Most bytes to spill; None takes what the disk has."""
 
     def split(self, parts: int) -> GatherOptions:
         """The share of each of `parts` hyperbatches that are held at once."""
-        return replace(self, cache_bytes=self.cache_bytes // parts, spill_bytes=self.spill_bytes)
+        disk_bytes = None if self.disk_bytes is None else self.disk_bytes // parts
+        return replace(self, cache_bytes=self.cache_bytes // parts, disk_bytes=disk_bytes)
 
 
 class Group:
@@ -253,6 +256,12 @@ class Gatherer:
         piece = self._options.spill_bytes // (len(cold) + 4)
         piece = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, piece - piece % 4096))
         sizes = [len(ids) * self._features.row_bytes for ids in cold]
+        most, needed = self._options.disk_bytes, sum(sizes)
+        if most is not None and needed > most:
+            raise BudgetError(
+                f"gathering {len(cold)} mini-batches spills {needed} bytes and disk_budget leaves {most}: set "
+                f"disk_budget to at least {needed}, host_budget higher, or storage.hyperbatch lower"
+            )
         return SpillFile(self._options.directory, sizes, piece, self._features.stats)
 
     def _scatter(

@@ -1,0 +1,123 @@
+"""The train stage where topology and features stay on disk: the same trainer on another data source, I/O tracked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from conf.schema import PipelineConfig
+from storage.blocks.io_stats import IoCounts
+from storage.cache.plan import CachePlan
+from storage.graph_store import GraphStore
+from tasks.budgets import SMALL_FILES_BYTES, Estimate, available_memory
+from tasks.io_monitor import IoMonitor
+from tasks.on_disk import StorageOptions, open_on_disk
+from tasks.plots import plot_io
+from tasks.run_context import RunContext
+from tasks.tiled_inference import inference_directory_bytes
+from tasks.trainer import train_from
+from tasks.training_config import train_options
+from tasks.training_reports import EpochReport, TrainResult
+from tasks.training_types import TrainOptions
+
+_FREE_SHARE = 0.8
+"""Of the memory that is free, where no budget is set."""
+_PICTURE = "disk.png"
+
+
+def train_on_disk(
+    run: RunContext,
+    store_path: Path,
+    plan_path: Path,
+    options: TrainOptions,
+    on_epoch: Callable[[EpochReport], None],
+    *,
+    data_digest: str,
+    directory: Path,
+) -> TrainResult:
+    """Train from the laid-out store without loading it; metrics `io/*` and a picture go to the run.
+
+    Parameters
+    ----------
+    run : RunContext
+    store_path, plan_path : Path
+    options : TrainOptions
+    on_epoch : callable
+    data_digest : str
+    directory : Path
+        Where to spill.
+
+    Raises
+    ------
+    InputError, BudgetError, StorageError, MachineError
+        As `tasks.on_disk.open_on_disk` and `tasks.trainer.train`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    plan, config = CachePlan.load(plan_path), run.config
+    storage = StorageOptions(
+        host_budget=_budget(config),
+        directory=directory,
+        disk_budget=None if config.disk_budget is None else int(config.disk_budget),
+        hyperbatch=config.storage.hyperbatch,
+        keep=config.storage.keep,
+    )
+    with (
+        open_on_disk(store_path, plan.feature_ids, plan.adjacency_ids, options, storage) as data,
+        IoMonitor(data.source.stats) as monitor,
+    ):
+        before = data.source.stats.counts()
+
+        def report(epoch: EpochReport) -> None:
+            nonlocal before
+            on_epoch(epoch)
+            counts = data.source.stats.counts()
+            _log_io(run, epoch.epoch, counts.since(before))
+            before = counts
+
+        result = train_from(
+            data.source,
+            data.labels,
+            data.splits,
+            data.degrees,
+            options,
+            num_classes=data.num_classes,
+            data_digest=data_digest,
+            on_epoch=report,
+        )
+        run.parent.log_metrics(
+            {"io/hyperbatch": data.source.plan.hyperbatch, "io/planned_bytes": data.source.plan.total}
+        )
+    parts = {name: result.seconds[name] for name in ("train", "wait", "validate", "evaluate")}
+    picture = directory / _PICTURE
+    plot_io(monitor.seconds, monitor.read_bytes, monitor.write_bytes, parts, picture)
+    run.picture(picture)
+    return result
+
+
+def _log_io(run: RunContext, epoch: int, counts: IoCounts) -> None:
+    figures = {
+        "io/disk_read_bytes": counts.read_bytes,
+        "io/disk_write_bytes": counts.write_bytes,
+        "io/disk_reads": counts.reads,
+        "io/disk_read_size": counts.read_bytes / max(1, counts.reads),
+        "io/disk_bytes_per_s": counts.bytes_per_s,
+        "io/disk_busy_s": counts.busy_s,
+        "io/block_hit_rate": counts.hit_rate,
+    }
+    run.parent.log_metrics(figures, epoch)
+
+
+def storage_estimate(config: PipelineConfig, store_path: Path) -> Estimate:
+    """The budget, which is shared out once the first mini-batches are known, and the disk that evaluation takes."""
+    with GraphStore.open(store_path) as store:
+        info = store.info
+        spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
+        return Estimate(
+            memory_bytes=0 if config.host_budget is None else int(config.host_budget),
+            disk_bytes=inference_directory_bytes(spec, info.num_nodes) + SMALL_FILES_BYTES,
+        )
+
+
+def _budget(config: PipelineConfig) -> int:
+    """Return `host_budget`, or most of what is free."""
+    return int(_FREE_SHARE * available_memory()) if config.host_budget is None else int(config.host_budget)
