@@ -29,7 +29,7 @@ from tasks.data_source import Inference, Loader
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.objective import Labels
 from tasks.storage_memory import BatchSizes, StoragePlan, plan_storage, step_bytes, topology_share
-from tasks.tiled_inference import TiledInference
+from tasks.tiled_inference import LEAST_TILE_BYTES, TiledInference, sets_bytes
 from tasks.training_types import Splits, TrainOptions
 
 _logger = logging.getLogger(__name__)
@@ -189,6 +189,7 @@ def open_on_disk(
         sampled = _probe(topology, train_nodes, options)
         sizes = BatchSizes.largest(sampled).times(_MARGIN)
         held = _held_bytes(store, labels, splits, degrees, len(cached_features), topology)
+        held += sets_bytes(spec, store.info.num_nodes, prepared=2)  # for the validation and for the test nodes
         plan = plan_storage(
             store,
             storage.host_budget,
@@ -197,6 +198,7 @@ def open_on_disk(
             num_batches=-(-len(train_nodes) // options.batch_size),
             held_bytes=held,
             step_bytes=int(step_bytes(spec, sampled) * _MARGIN),
+            evaluation_bytes=LEAST_TILE_BYTES,
             threads=options.threads,
             hyperbatch=storage.hyperbatch,
         )

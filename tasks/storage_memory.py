@@ -134,6 +134,7 @@ def plan_storage(
     num_batches: int,
     held_bytes: int,
     step_bytes: int,
+    evaluation_bytes: int,
     threads: int,
     hyperbatch: int | None = None,
 ) -> StoragePlan:
@@ -153,6 +154,8 @@ def plan_storage(
         What is held beside it: labels, splits, degrees, the device tier.
     step_bytes : int
         A training step's own memory.
+    evaluation_bytes : int
+        The least that exact evaluation takes between epochs, when mini-batches take nothing.
     threads : int
         Sampling threads.
     hyperbatch : int, optional
@@ -177,6 +180,8 @@ def plan_storage(
         "rows at hand": _ROWS_AT_ONCE * sizes.nodes * (info.feature_row_bytes + _PLACE_BYTES),
         "training step": step_bytes,
     }
+    between = sum(fixed[name] for name in ("accesses", "hash tables", "rows at hand", "training step"))
+    fixed["evaluation"] = max(0, evaluation_bytes - between)
     one = _IDS_AT_ONCE * sizes.sample_bytes + sizes.sampling_bytes + 2 * sizes.nodes * sizes.id_bytes
     least_buffer = LEAST_BLOCKS * block_bytes
     wanted = hyperbatch or 1

@@ -36,7 +36,8 @@ _logger = logging.getLogger(__name__)
 EDGE_BYTES = 40
 """An edge of a tile: its source as read and as a slot, its destination, both in order of the sources' pieces."""
 _NODE_BYTES = 64  # a destination of a tile: id, offset, degree, slots
-_LEAST_TILE_BYTES = 1 << 20
+LEAST_TILE_BYTES = 1 << 20
+"""Below this no tile is worth reading anything for."""
 _IDS_AT_ONCE = 1 << 16
 
 
@@ -64,7 +65,7 @@ class TiledInference:
     degrees : NodeDegrees, optional
         Of all nodes (GCN).
     budget_bytes : int
-        Memory for tiles, beside the sets of needed nodes (an eighth of a byte a node and layer, once with ranks).
+        Memory for tiles, beside the sets of needed nodes (`sets_bytes`).
     directory : Path
         Where the layers' outputs go.
 
@@ -89,14 +90,13 @@ class TiledInference:
     ) -> None:
         if len(nodes) and (int(nodes.min()) < 0 or int(nodes.max()) >= topology.num_nodes):
             raise ValueError(f"nodes must lie in [0, {topology.num_nodes}) (got {nodes.min()}..{nodes.max()})")
-        sets = (spec.num_layers + 3) * RankMap.nbytes_for(topology.num_nodes)
-        if budget_bytes < sets + _LEAST_TILE_BYTES:
+        if budget_bytes < LEAST_TILE_BYTES:
             raise BudgetError(
-                f"exact evaluation from disk is left {budget_bytes} bytes and needs {sets + _LEAST_TILE_BYTES}: set "
-                f"host_budget higher by at least {sets + _LEAST_TILE_BYTES - budget_bytes}"
+                f"exact evaluation from disk is left {budget_bytes} bytes and needs {LEAST_TILE_BYTES}: set "
+                f"host_budget higher by at least {LEAST_TILE_BYTES - budget_bytes}"
             )
         self._topology, self._features, self._spec, self._degrees = topology, features, spec, degrees
-        self._nodes, self._directory, self._tile_bytes = nodes.astype(np.int64), directory, budget_bytes - sets
+        self._nodes, self._directory, self._tile_bytes = nodes.astype(np.int64), directory, budget_bytes
         self._needed = self._needed_sets(np.unique(nodes).astype(np.int64))
 
     def run(self, model: GnnModel) -> Predictions:
@@ -276,6 +276,11 @@ class TiledInference:
             rank_words(bits, rank)
             sets.append(RankMap(bits, rank, self._topology.num_nodes, int(np.bitwise_count(bits).sum())))
         return sets[::-1]
+
+
+def sets_bytes(spec: ModelSpec, num_nodes: int, *, prepared: int = 1) -> int:
+    """Bytes of the sets of needed nodes of so many inferences, and of one more while it is made."""
+    return (prepared * (spec.num_layers + 1) + 1) * RankMap.nbytes_for(num_nodes)
 
 
 def inference_directory_bytes(spec: ModelSpec, num_nodes: int) -> int:
