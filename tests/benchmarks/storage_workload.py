@@ -1,6 +1,6 @@
 """The workload that training from disk is measured on: fixed before any tuning, the same for every method.
 
-A power-law graph in degree order, 128 float32 features, 1 % of the nodes as seeds, batches of 1000, fanouts [5, 10, 15].
+A power-law graph in degree order, 128 float32 features, 1 % of the nodes as seeds, batches of 1000, fanouts 5, 10, 15.
 """
 
 from __future__ import annotations

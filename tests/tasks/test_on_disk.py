@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from tasks.trainer import train_from
 from tasks.training_reports import TrainResult
 from tasks.training_types import TrainOptions
 from tests.storage.blocks.recut import store_of
+from tests.tasks import killed_on_disk
 from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, Data, community_data, with_many_labels
 
 MB = 1 << 20
@@ -175,3 +179,22 @@ def test_tiled_inference_equals_exact_inference(tmp_path: Path, kind: Any, hidde
             found = inference.run(model)
             assert torch.allclose(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 20))])
+def test_killed_at_any_time_it_goes_on_and_leaves_nothing(tmp_path: Path, seed: int) -> None:
+    data = community_data()
+    write_data(tmp_path / "graph.h5", data)
+    command = [sys.executable, "-m", "tests.tasks.killed_on_disk", str(tmp_path / "graph.h5"), str(tmp_path / "c.pt")]
+    rng = np.random.default_rng(seed)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        assert process.stdout is not None
+        for _ in range(int(rng.integers(1, killed_on_disk.EPOCHS // 2))):
+            process.stdout.readline()
+        time.sleep(rng.random() * 0.05)
+        process.kill()
+        process.stdout.read()
+    assert not [path for path in tmp_path.rglob("*") if "spill" in path.parts and path.is_file()]
+    resumed = killed_on_disk.run(tmp_path / "graph.h5", tmp_path / "c.pt")
+    assert resumed.resumed_epochs > 0
+    equal_outcomes(resumed, data.train(killed_on_disk.options(None)))

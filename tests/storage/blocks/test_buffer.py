@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from storage.blocks.buffer import BlockBuffer
 from storage.blocks.io_stats import IoStats
 from storage.blocks.reader import BlockReader
-from storage.errors import BudgetError, ChecksumMismatchError
+from storage.errors import BudgetError, ChecksumMismatchError, MachineError
 from storage.graph_store import FEATURES, GraphStore
 from tests.storage.blocks.recut import recut_store
 from tests.storage.stores import BLOCK_BYTES, write_small_store
@@ -129,6 +131,34 @@ def test_a_damaged_block_is_an_error_each_time_and_blocks_nothing(tmp_path: Path
                 lease.release()
     for lease in buffer.serve(np.arange(4, 12)):
         lease.release()
+
+
+def test_a_disk_that_fails_is_an_error_that_says_where(
+    written: tuple[GraphStore, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = new_buffer(written[0], 4)
+
+    def broken(*_: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", broken)
+        with pytest.raises(MachineError, match=f"{written[0].path} cannot be read at byte .* inside features/x"):
+            next(buffer.serve(np.arange(3)))
+    assert [lease.block for lease in buffer.serve(np.arange(3))] == [0, 1, 2]  # it works again: nothing was kept
+
+
+def test_short_reads_are_completed(written: tuple[GraphStore, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.preadv
+
+    def short(descriptor: int, targets: list[memoryview], offset: int) -> int:
+        return real(descriptor, [targets[0][:4096]], offset)
+
+    monkeypatch.setattr(os, "preadv", short)
+    buffer = new_buffer(recut_store(written[0], 8192), 8)
+    for lease in buffer.serve(np.arange(5)):
+        with lease:
+            assert np.array_equal(lease.data, expected(written[1], lease.block, 8192))
 
 
 def test_leaving_early_gives_everything_back(written: tuple[GraphStore, np.ndarray]) -> None:
