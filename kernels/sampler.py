@@ -161,6 +161,7 @@ class NeighborSampler:
         """As `join_seeds`, for the topology."""
         return join_seeds(batches, self.topology.num_nodes, self.topology.indices.dtype)
 
+
 def join_seeds(batches: Sequence[IdArray], num_nodes: int, dtype: np.dtype[Any]) -> tuple[IdArray, I64Array]:
     """All seeds as ids of `dtype`, and where each batch begins.
 

@@ -34,7 +34,7 @@ class Compute(Protocol):
     def feature_reads(self) -> TierReads:
         """Feature rows read so far by training."""
 
-    def new_loader(self, purpose: Purpose) -> Loader:
+    def new_loader(self, purpose: Purpose) -> Loader | DeviceLoader:
         """Make a loader of training mini-batches; its user closes it."""
 
     def degrees(self, sample: Sample) -> NodeDegrees | None:
