@@ -378,6 +378,8 @@ class PipelineConfig(Section):
 
     @model_validator(mode="after")
     def _model_matches_fanouts(self) -> PipelineConfig:
+        if self.storage.mode == "storage" and self.cache.dynamic.share:
+            raise ValueError("storage.mode 'storage' keeps no dynamic cache: set cache.dynamic.share=0")
         if self.storage.mode == "storage" and self.backend == "cuda":
             raise ValueError("storage.mode 'storage' computes on the CPU: remove backend=cuda, or set backend=cpu")
         if self.storage.mode == "storage" and self.training.workers > 1:

@@ -39,6 +39,9 @@ class Features(Protocol):
     def reads(self) -> TierReads:
         """What was read since construction."""
 
+    def watched_epoch(self, epoch: int) -> AbstractContextManager[dict[str, float]]:
+        """Let a dynamic cache, where there is one, learn from an epoch; its figures come at the end."""
+
     def gather(self, ids: IdArray) -> npt.NDArray[Any]:
         """Rows of some nodes."""
 

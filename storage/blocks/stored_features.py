@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import Lock
 from typing import Any
@@ -81,6 +82,10 @@ class StoredFeatures:
     def device_bits(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
         """Bits and ranks of the device tier's map; empty where there is none."""
         return NO_BITS if self.device_map is None else (self.device_map.bits, self.device_map.rank)
+
+    def watched_epoch(self, _: int) -> AbstractContextManager[dict[str, float]]:
+        """There is no dynamic cache: as `FeatureTiers.watched_epoch` without one."""
+        return nullcontext({})
 
     def count(self, reads: TierReads) -> None:
         """Add to `reads`."""
