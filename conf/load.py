@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from conf.compare import CompareConfig
 from conf.schema import PipelineConfig
 
 _PRESETS = resources.files("conf.presets")
@@ -81,6 +82,20 @@ def validate_config(tree: dict[str, Any], source: str) -> PipelineConfig:
     rest = len(problems) - _MOST_PROBLEMS_SHOWN
     more = f"; and {rest} more" if rest > 0 else ""
     raise ConfigError(f"{source}: {'; '.join(problems[:_MOST_PROBLEMS_SHOWN])}{more}")
+
+
+def validate_comparison(tree: dict[str, Any]) -> CompareConfig:
+    """Turn plain values into what a comparison tries.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown or a value is not allowed.
+    """
+    try:
+        return CompareConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_describe(error.errors(include_url=False)[0])) from error
 
 
 def _read_text(name_or_path: str) -> str:

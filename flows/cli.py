@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import typer
 
-from flows.commands import advise, configuration, graphs, models, run, sweep, up, upkeep
+from flows.commands import advise, compare, configuration, graphs, models, run, sweep, up, upkeep
 
 _EXAMPLES = """
 [bold]Examples[/bold]
@@ -44,6 +44,7 @@ app = typer.Typer(
 _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("run", run.run, run.EXAMPLES),
     ("sweep", sweep.sweep, sweep.EXAMPLES),
+    ("compare", compare.compare, compare.EXAMPLES),
     ("up", up.up, up.UP_EXAMPLES),
     ("down", up.down, up.DOWN_EXAMPLES),
     ("status", up.status, up.STATUS_EXAMPLES),

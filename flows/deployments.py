@@ -17,6 +17,7 @@ from prefect.flows import Flow
 from prefect.schedules import Cron, Schedule
 from prefect.utilities.schema_tools.validation import ValidationError, validate
 
+from flows.compare_policies import compare_policies
 from flows.forms import FILLED_IN
 from flows.mending import end_served_runs, keep_mending
 from flows.pipeline import pipeline
@@ -50,6 +51,7 @@ DEPLOYMENTS = (
     Served(profile_and_cache),
     Served(train_model),
     Served(sweep),
+    Served(compare_policies),
 )
 """Everything that is served."""
 

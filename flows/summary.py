@@ -49,6 +49,8 @@ def summarize(run: RunContext, seconds: float) -> Summary:
         "figures": {name: key_figures(name, stage.manifest.counts) for name, stage in run.outcomes.items()},
     }
     summary |= run.facts.get("sweep", {})
+    if "compare" in run.facts:
+        summary["compare"] = run.facts["compare"]
     return summary | {"headline": headline(summary)}
 
 
@@ -121,7 +123,11 @@ def headline(summary: Summary) -> list[str]:
             lines.append(f"{kind} cache hit rate {measured}{oracle}")
     if summary.get("best") is not None:
         lines.append(f"best of {len(summary['points'])} points: {_in_words(summary['best'])}")
+    if "compare" in summary:
+        lines.append(f"configuration: {summary['compare']['recommended_file']}")
     lines.append(f"{summary['seconds']:.1f} s in all, peak memory {summary['peak_rss_bytes'] / 1e6:,.0f} MB")
+    if "compare" in summary:
+        lines.append(summary["compare"]["recommendation"])
     return lines
 
 

@@ -27,15 +27,13 @@ from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.plots import plot_hit_rates
 from tasks.profile import PROFILE_FILE
 from tasks.run_context import RunContext
-from tasks.sources import STORE_FILE
+from tasks.sources import EXPLANATION_FILE, STORE_FILE
 from tasks.specs import CACHE, PROFILE, REORDER, cache_spec
 
 _logger = logging.getLogger(__name__)
 
 PLAN_FILE = "plan.h5"
 """Name of the plan within its artifact."""
-EXPLANATION_FILE = "explanation.txt"
-"""Name of the split in words, within its artifact."""
 _PICTURE = "hit_rates.png"
 _MEASURED_BATCHES = 4
 _DEGREE_BYTES = 16  # a node: the offsets and the degrees

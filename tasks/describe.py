@@ -17,7 +17,7 @@ from storage.manifest import MANIFEST_NAME, Manifest
 from tasks.artifacts import ArtifactStore, StageSpec
 from tasks.budgets import Budgets
 from tasks.input_digests import InputDigests
-from tasks.sources import STORE_FILE
+from tasks.sources import EXPLANATION_FILE, STORE_FILE
 from tasks.specs import cache_spec, ingest_spec, profile_spec, reorder_spec, train_spec
 
 Facts = dict[str, Any]
@@ -83,6 +83,8 @@ def describe_artifact(manifest: Manifest) -> Facts:
         "counts": dict(manifest.counts),
         "config": dict(manifest.config),
     }
+    if EXPLANATION_FILE in manifest.files and not missing:
+        facts["explanation"] = " ".join(manifest.path(EXPLANATION_FILE).read_text(encoding="utf-8").splitlines())
     if STORE_FILE in manifest.files and not missing:
         facts["store"] = describe_store(manifest.path(STORE_FILE))
     return facts

@@ -15,8 +15,8 @@ from storage.degrees import DegreeCounts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BLUE, _ORANGE, _GREEN, _RED, _GREY = "#3b6fb6", "#e08a2c", "#4c9a6a", "#c0504d", "#8a8f98"
-_COLOURS = (_BLUE, _ORANGE, _GREEN, _RED, "#7b62a3", "#5aa7b8", _GREY)
+BLUE, ORANGE, GREEN, RED, GREY = "#3b6fb6", "#e08a2c", "#4c9a6a", "#c0504d", "#8a8f98"
+COLOURS = (BLUE, ORANGE, GREEN, RED, "#7b62a3", "#5aa7b8", GREY)
 _STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 12,
@@ -44,10 +44,10 @@ def plot_degrees(in_degrees: DegreeCounts, out_degrees: DegreeCounts, path: Path
     path
         PNG file to write.
     """
-    with _figure(path, "Degree distribution") as (ax, *_):
+    with figure(path, "Degree distribution") as (ax, *_):
         for counts, label, colour in (
-            (in_degrees, "in-degree (neighbors a node aggregates from)", _BLUE),
-            (out_degrees, "out-degree (lists that name the node)", _ORANGE),
+            (in_degrees, "in-degree (neighbors a node aggregates from)", BLUE),
+            (out_degrees, "out-degree (lists that name the node)", ORANGE),
         ):
             degree, nodes = counts.degree_D, counts.nodes_D
             if counts.largest:
@@ -78,15 +78,15 @@ def plot_hit_rates(
     path
         PNG file to write.
     """
-    with _figure(path, "Feature cache: hit rate against capacity") as (ax, *_):
-        ax.plot(100 * fraction, 100 * oracle, "--", lw=1.5, color=_GREY, label="static oracle (hindsight)")
-        ax.plot(100 * fraction, 100 * plan, "-", lw=2, color=_BLUE, label="plan's ranking")
+    with figure(path, "Feature cache: hit rate against capacity") as (ax, *_):
+        ax.plot(100 * fraction, 100 * oracle, "--", lw=1.5, color=GREY, label="static oracle (hindsight)")
+        ax.plot(100 * fraction, 100 * plan, "-", lw=2, color=BLUE, label="plan's ranking")
         ax.plot(
             100 * chosen[0],
             100 * chosen[1],
             "o",
             ms=8,
-            color=_ORANGE,
+            color=ORANGE,
             label=f"this budget: {chosen[0]:.1%} of the rows, {chosen[1]:.1%} of the requests",
         )
         ax.set(xlabel="cached rows, % of all", ylabel="requests served, %", xlim=(0, 100), ylim=(0, 102))
@@ -104,7 +104,7 @@ def plot_time(bars_s: Mapping[str, Mapping[str, float]], path: Path) -> None:
         PNG file to write.
     """
     bars = [(name, parts) for name, parts in bars_s.items() if sum(parts.values()) > 0]
-    with _figure(path, "Where the time went", height=1.2 + 0.9 * max(len(bars), 2)) as (ax, *_):
+    with figure(path, "Where the time went", height=1.2 + 0.9 * max(len(bars), 2)) as (ax, *_):
         for row, (_, parts) in enumerate(bars):
             _stacked_bar(ax, row, parts)
         ax.set_yticks(range(len(bars)), [name for name, _ in bars])
@@ -128,18 +128,18 @@ def plot_training(
     """
     from matplotlib.ticker import MaxNLocator
 
-    with _figure(path, "Training", columns=2) as (left, right):
+    with figure(path, "Training", columns=2) as (left, right):
         epochs = np.arange(1, len(train_loss) + 1)
-        left.plot(epochs, train_loss, "-", lw=2, marker="." if len(epochs) < 30 else "", color=_BLUE)
+        left.plot(epochs, train_loss, "-", lw=2, marker="." if len(epochs) < 30 else "", color=BLUE)
         left.set(xlabel="epoch", ylabel="training loss", ylim=(0, None))
         for ax in (left, right):
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         percent = 100 * np.asarray(valid_accuracy, np.float64)
-        right.plot(epochs, percent, "-", lw=2, marker="." if len(epochs) < 30 else "", color=_GREEN, label="validation")
+        right.plot(epochs, percent, "-", lw=2, marker="." if len(epochs) < 30 else "", color=GREEN, label="validation")
         if np.isfinite(percent).any():
             best = int(np.nanargmax(percent))
-            right.plot(epochs[best], percent[best], "o", ms=8, color=_ORANGE, label=f"best: {percent[best]:.1f} %")
-        right.axhline(100 * test_accuracy, ls="--", lw=1.2, color=_GREY, label=f"test: {100 * test_accuracy:.1f} %")
+            right.plot(epochs[best], percent[best], "o", ms=8, color=ORANGE, label=f"best: {percent[best]:.1f} %")
+        right.axhline(100 * test_accuracy, ls="--", lw=1.2, color=GREY, label=f"test: {100 * test_accuracy:.1f} %")
         right.set(xlabel="epoch", ylabel="accuracy, %")
         right.legend(loc="lower right")
 
@@ -179,7 +179,7 @@ def plot_io(
 
 def _stacked_bar(ax: Axes, row: int, parts: Mapping[str, float]) -> None:
     total, left = sum(parts.values()), 0.0
-    for (name, seconds), colour in zip(parts.items(), _COLOURS, strict=False):
+    for (name, seconds), colour in zip(parts.items(), COLOURS, strict=False):
         ax.barh(row, seconds, left=left, height=0.62, color=colour, edgecolor="white")
         if seconds > 0.13 * total:
             ax.text(left + seconds / 2, row, name, ha="center", va="center", color="white")
@@ -189,7 +189,7 @@ def _stacked_bar(ax: Axes, row: int, parts: Mapping[str, float]) -> None:
 
 
 @contextlib.contextmanager
-def _figure(path: Path, title: str, *, columns: int = 1, height: float = 4.2) -> Iterator[Sequence[Axes]]:
+def figure(path: Path, title: str, *, columns: int = 1, height: float = 4.2) -> Iterator[Sequence[Axes]]:
     """Open a figure of our style without touching the process's own matplotlib state, and save it."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -33,6 +33,8 @@ _OPENERS: dict[str, Callable[..., GraphSource]] = {
     "triples": open_triples,
 }
 
+EXPLANATION_FILE = "explanation.txt"
+"""Name of a cache plan in words, within its artifact."""
 STORE_FILE = "graph.h5"
 """Name of the store within an artifact."""
 

@@ -195,20 +195,23 @@ def tune_dynamic(
     row_bytes: int,
     trace: AccessTrace,
     *,
+    score_N: npt.NDArray[np.int64] | None = None,
     intervals: Sequence[int] = INTERVALS,
     gammas: Sequence[float] = GAMMAS,
     shares: Sequence[float] = SHARES,
 ) -> Tuned:
     """Choose interval, gamma and share of a dynamic cache on a trace: every combination is replayed.
 
-    The static cache is filled by the counts of the first half and judged, with the dynamic one, on the second: on what
-    chose it, a static cache looks better than it will be.
+    All are judged on the second half, after the first has warmed the scores up.
 
     Parameters
     ----------
     budget_bytes, row_bytes : int
     trace : AccessTrace
         What to choose on: the first part of what will be run.
+    score_N : (N,) int64, optional
+        Counts that rank the rows of the static cache, not of this trace: on what chose it, a static cache looks better
+        than it will be. None: those of the first half.
     intervals, gammas, shares
         What to try.
 
@@ -218,7 +221,8 @@ def tune_dynamic(
         Share 0 where no dynamic cache does better than the static one.
     """
     half = trace.num_batches // 2
-    score_N, second = trace.part(0, half).feature_counts(), trace.part(half, trace.num_batches)
+    score_N = trace.part(0, half).feature_counts() if score_N is None else score_N
+    second = trace.part(half, trace.num_batches)
     static = serve_rows(second, static_part(score_N, budget_bytes, row_bytes, 0.0)[0])
     best = Tuned(DynamicOptions(), static, static)
     for share in shares:

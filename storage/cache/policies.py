@@ -21,6 +21,7 @@ from kernels.rank_map import RankMap
 from kernels.rng import Purpose, stream_key, uniform_u64
 from kernels.topology import Topology
 from storage.cache.costs import LINE_BYTES, whole_lines
+from storage.cache.greedy import LISTS, greedy
 from storage.cache.inclusion import expected_accesses
 from storage.cache.plan import OFFSET_BYTES, CachePlan, build_plan, largest_fanout
 from storage.cache.profile import AccessProfile
@@ -208,6 +209,18 @@ def ducati_split(case: PolicyCase, budget_bytes: int) -> Choice:
         num_rows = rows_for(rest, case.row_bytes, num_nodes)
         best = max(best, (float(feature_gain[num_rows] + list_gain[num_lists]), num_rows, num_lists))
     return np.sort(feature_order[: best[1]]), np.sort(list_order[: best[2]])
+
+
+def lists_within(case: PolicyCase, budget_bytes: int, list_share: float) -> Choice:
+    """The best rows and lists by smoothed counts when a fixed share of the bytes goes to lists, the rest to rows."""
+    degree_N, num_nodes = case.topology.in_degree(), case.topology.num_nodes
+    row_count_N, list_count_N = case.profile.counts("smoothed")
+    sizes = (degree_N, case.row_bytes, case.topology.indices.itemsize, OFFSET_BYTES)
+    fanout, list_bytes = largest_fanout(case.fanouts), round(list_share * budget_bytes)
+    of_lists = Candidates(row_count_N, list_count_N, *sizes, 0, 0, 1, fanout, LINE_BYTES)
+    lists = greedy(of_lists, LISTS, list_bytes - RankMap.nbytes_for(num_nodes) - OFFSET_BYTES).lists_N
+    rows = top_ids(row_count_N, rows_for(budget_bytes - list_bytes, case.row_bytes, num_nodes))
+    return rows, np.flatnonzero(lists)
 
 
 def mean_list_bytes(case: PolicyCase, adjacency_count_N: npt.NDArray[np.int64]) -> float:

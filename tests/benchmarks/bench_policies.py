@@ -15,6 +15,7 @@ GARDEN_DATA. Hit rates are exact: no figure but the replay speeds depends on the
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -27,6 +28,7 @@ import numpy as np
 from kernels.cpu.eviction import LruCache
 from kernels.sampler import shuffled_batches
 from storage.cache.drift import Segment
+from storage.cache.hotset import DynamicOptions
 from storage.cache.laboratory import (
     belady,
     list_bound,
@@ -51,7 +53,10 @@ from tests.benchmarks.report import publish
 
 OURS, OURS_DUAL = "smoothed", "garden_plan"
 PROFILE_SWEEP = (1, 2, 4, 8, 16)
-CURVE_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+STEPS = tuple((3 + step) / 52 for step in range(13))
+"""Budgets of Table IV as shares of all bytes: the paper goes from 3 to 15 GB of about 52."""
+BATCH_SIZES = (500, 1000, 2000, 4000)
+DYNAMIC_SHARE = 0.2
 THREADS = 2
 
 
@@ -122,7 +127,7 @@ def graph_figures(workload: Workload, folder: Path, *, heldout_epochs: int, all_
     start = time.perf_counter()
     heldout = profile_of(workload, 1000, 0, heldout_epochs)
     heldout_s = time.perf_counter() - start
-    both_bytes = workload.topology.num_nodes * (workload.row_bytes + 8) + workload.topology.indices.nbytes
+    both_bytes = _both_bytes(workload)
     features: dict[str, dict[str, list[float]]] = {}
     duals: dict[str, dict[str, list[float]]] = {}
     errors = []
@@ -189,6 +194,74 @@ def epochs_figures(workload: Workload, folder: Path, heldout_N: np.ndarray) -> d
             rate = run_static(name, case, budget, trace).feature_hit_rate
             rates.setdefault(name, {})[str(epochs)] = round(rate, 5)
     return rates
+
+
+def case_of(workload: Workload, seed: int, epochs: int) -> PolicyCase:
+    """What a policy may look at, without held-out epochs."""
+    nodes = (workload.topology, workload.train_nodes, workload.batch_size, fixed.FANOUTS, workload.row_bytes)
+    return PolicyCase(profile_of(workload, seed, epochs, 0), *nodes)
+
+
+def step_figures(workload: Workload, trace: AccessTrace) -> dict[str, list[float]]:
+    """Share of bytes saved at twelve equal steps of the budget (GARDEN Table IV)."""
+    case, both_bytes = case_of(workload, 0, fixed.PROFILE_EPOCHS), _both_bytes(workload)
+    return {
+        name: [round(run_dual(name, case, int(share * both_bytes), trace).saved, 5) for share in STEPS]
+        for name in ("ducati", OURS_DUAL)
+    }
+
+
+def batch_size_figures(workload: Workload, folder: Path) -> dict[str, dict[str, float]]:
+    """Feature hit rate at 10 % by batch size (GARDEN Fig. 13a)."""
+    budget = int(0.1 * workload.topology.num_nodes * workload.row_bytes)
+    rates: dict[str, dict[str, float]] = {}
+    for batch_size in BATCH_SIZES:
+        resized = replace(workload, batch_size=batch_size)
+        trace, case = training_trace(resized, 0, folder / "trace.h5"), case_of(resized, 0, fixed.PROFILE_EPOCHS)
+        for name, rate in (
+            ("smoothed", run_static("smoothed", case, budget, trace).feature_hit_rate),
+            ("presc", run_static("presc", case, budget, trace).feature_hit_rate),
+            ("ducati", run_dual("ducati", case, budget, trace).feature_hit_rate),
+            ("fastgl", run_fastgl(case, budget, trace).feature_hit_rate),
+        ):
+            rates.setdefault(name, {})[str(batch_size)] = round(rate, 5)
+    return rates
+
+
+def ablation_figures(workload: Workload, trace: AccessTrace) -> dict[str, dict[str, float]]:
+    """Feature hit rates of the parts (GARDEN Fig. 14), at equal bytes and with the dynamic cache's bytes on top."""
+    budget = int(0.1 * workload.topology.num_nodes * workload.row_bytes)
+    case, per_epoch = case_of(workload, 0, fixed.PROFILE_EPOCHS), trace.num_batches // fixed.TRAIN_EPOCHS
+    rates: dict[str, dict[str, float]] = {}
+    for name, score_N in (
+        ("naive", case.profile.feature_count_N),
+        ("full_link", case.profile.full_link_count_N),
+        ("smoothed", case.profile.smoothed_feature_N),
+    ):
+        for kind, total in (("equal_bytes", budget), ("bytes_on_top", round(budget / (1 - DYNAMIC_SHARE)))):
+            ids, layout = static_part(score_N, total, workload.row_bytes, DYNAMIC_SHARE)
+            options = DynamicOptions(DYNAMIC_SHARE, interval_batches=per_epoch)
+            rate = run_dynamic(ids, layout, options, trace, per_epoch).feature_hit_rate
+            rates.setdefault(f"{name}_dynamic", {})[kind] = round(rate, 5)
+        counted = trace.part(per_epoch, trace.num_batches)
+        static = serve_rows(counted, static_part(score_N, budget, workload.row_bytes, 0.0)[0])
+        rates[name] = {"equal_bytes": round(static, 5)}
+    return rates
+
+
+def paper_figures(workload: Workload, folder: Path) -> dict[str, Any]:
+    """The paper's own tables and figures, on one graph."""
+    trace = training_trace(workload, 0, folder / "trace.h5")
+    return {
+        "steps": step_figures(workload, trace),
+        "ablation": ablation_figures(workload, trace),
+        "batch_sizes": batch_size_figures(workload, folder),
+    }
+
+
+def _both_bytes(workload: Workload) -> int:
+    """Bytes of all rows and lists."""
+    return workload.topology.num_nodes * (workload.row_bytes + 8) + workload.topology.indices.nbytes
 
 
 def drift_figures(make: Any, folder: Path) -> dict[str, Any]:
@@ -276,9 +349,13 @@ def main() -> None:
     parser.add_argument("--graphs", nargs="*", default=list(fixed.GRAPHS), choices=list(fixed.GRAPHS))
     parser.add_argument("--drifts", nargs="*", default=list(fixed.DRIFTS), choices=list(fixed.DRIFTS))
     parser.add_argument("--heldout", type=int, default=fixed.HELDOUT_EPOCHS, help="epochs of the static oracle")
-    parser.add_argument("--name", default="bench_policies", help="of the file of results")
+    parser.add_argument("--keep", type=Path, help="write what was measured to this file instead of publishing it")
+    parser.add_argument("--kept", type=Path, nargs="*", default=[], help="files of --keep to publish with the rest")
     asked = parser.parse_args()
     graphs, drifts, extras = {}, {}, dict[str, Any]()
+    for path in asked.kept:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        graphs, drifts, extras = graphs | kept["graphs"], drifts | kept["drifts"], extras | kept["extras"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for graph in asked.graphs:
@@ -288,12 +365,16 @@ def main() -> None:
             if graph == "power_law_300k":
                 heldout_N = profile_of(workload, 1000, 0, asked.heldout).heldout_feature_count_N
                 extras["by_profile_epochs"] = {graph: epochs_figures(workload, folder, heldout_N)}
+                extras["paper"] = {graph: paper_figures(workload, folder)}
                 extras["replay_million_accesses_s"] = replay_speed(training_trace(workload, 0, folder / "trace.h5"))
             print(graph, graphs[graph], flush=True)
         for drift in asked.drifts:
             drifts[drift] = drift_figures(fixed.DRIFTS[drift], folder)
             print(drift, drifts[drift], flush=True)
-    publish(asked.name, headline(graphs, drifts) | {"graphs": graphs, "drifts": drifts} | extras)
+    if asked.keep is not None:
+        asked.keep.write_text(json.dumps({"graphs": graphs, "drifts": drifts, "extras": extras}), encoding="utf-8")
+    else:
+        publish("bench_policies", headline(graphs, drifts) | {"graphs": graphs, "drifts": drifts} | extras)
 
 
 if __name__ == "__main__":

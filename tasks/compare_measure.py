@@ -1,0 +1,220 @@
+"""Measures cache policies on recorded traces: plain tables of figures, no orchestration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kernels.mfg import IdArray
+from kernels.topology import Topology
+from storage.cache.drift import Segment
+from storage.cache.laboratory import (
+    belady,
+    list_bound,
+    run_dual,
+    run_dynamic,
+    run_fastgl,
+    run_replacement,
+    run_static,
+    serve_both,
+    serve_rows,
+    static_part,
+    tune_dynamic,
+)
+from storage.cache.plan import OFFSET_BYTES
+from storage.cache.policies import (
+    DUAL_POLICIES,
+    REPLACEMENT_POLICIES,
+    STATIC_POLICIES,
+    PolicyCase,
+    lists_within,
+    rows_for,
+)
+from storage.cache.profile import AccessProfile, profile_accesses
+from storage.cache.trace import AccessTrace, TraceFile, record_trace
+
+OURS, ORACLE, OURS_DUAL, ORACLE_DUAL, BELADY = "smoothed", "static_oracle", "garden_plan", "oracle_plan", "belady"
+FASTGL = "fastgl"
+FIRST_FIFTH = 0.2
+"""Part of a trace that the dynamic cache is chosen on; it is judged on the rest."""
+SPLITS = tuple(round(0.05 * step, 2) for step in range(21))
+POLICIES = (*STATIC_POLICIES, FASTGL, *REPLACEMENT_POLICIES, *DUAL_POLICIES, BELADY)
+"""Names of everything that can be compared; the bounds are always measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What is sampled, and how."""
+
+    topology: Topology
+    train_nodes: IdArray
+    fanouts: tuple[int, ...]
+    batch_size: int
+    superbatch: int
+    threads: int
+    replace: bool
+    row_bytes: int
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all feature rows and adjacency lists, offsets included."""
+        return self.topology.num_nodes * (self.row_bytes + OFFSET_BYTES) + self.topology.indices.nbytes
+
+    def profile(self, seed: int, epochs: int, heldout_epochs: int = 0) -> AccessProfile:
+        """Count accesses as the profile stage does."""
+        return profile_accesses(
+            self.topology,
+            self.train_nodes,
+            self.fanouts,
+            batch_size=self.batch_size,
+            superbatch=self.superbatch,
+            seed=seed,
+            epochs=epochs,
+            heldout_epochs=heldout_epochs,
+            replace=self.replace,
+            threads=self.threads,
+        )
+
+    def case(self, seed: int, epochs: int, heldout: AccessProfile) -> PolicyCase:
+        """What a policy may look at, after so many epochs; the bounds look at the held-out ones."""
+        counts = {name: getattr(heldout, name) for name in ("heldout_feature_count_N", "heldout_adjacency_count_N")}
+        profile = replace(self.profile(seed, epochs), **counts)
+        nodes = (self.topology, self.train_nodes, self.batch_size, self.fanouts, self.row_bytes, self.replace)
+        return PolicyCase(profile, *nodes, seed)
+
+    def trace(self, path: Path, batches: Sequence[IdArray], seed: int, progress: Callable[[int, int], None]) -> None:
+        """Record what training asks for."""
+        sizes: dict[str, Any] = {"superbatch": self.superbatch, "threads": self.threads, "replace": self.replace}
+        record_trace(path, [Segment(self.topology, batches)], self.fanouts, seed=seed, progress=progress, **sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy at one budget with one seed."""
+
+    policy: str
+    kind: str
+    budget_bytes: int
+    seed: int
+    feature_hit_rate: float
+    adjacency_hit_rate: float
+    saved: float
+
+
+def measure(
+    cases: tuple[PolicyCase, PolicyCase], trace: AccessTrace, budgets: Sequence[int], names: Sequence[str]
+) -> Iterator[Row]:
+    """Run every policy at every budget on one trace.
+
+    Parameters
+    ----------
+    cases
+        What policies may look at: after all profile epochs, and after one.
+    trace : AccessTrace
+        Its first half warms replacement policies up and does not count for any.
+    budgets
+        Bytes; feature-only policies spend all of them on rows, as published.
+    names
+        Policies; the bounds are measured besides.
+
+    Yields
+    ------
+    Row
+    """
+    case, once = cases
+    warm = trace.num_batches // 2
+    counted = trace.part(warm, trace.num_batches)
+    wanted = {*names, OURS, ORACLE, OURS_DUAL, ORACLE_DUAL}
+    for budget in budgets:
+        for name, policy in STATIC_POLICIES.items():
+            if name in wanted:
+                outcome = run_static(name, once if policy.epochs == 1 else case, budget, counted)
+                yield Row(name, "static", budget, case.seed, outcome.feature_hit_rate, 0.0, 0.0)
+        if FASTGL in wanted:
+            rate = run_fastgl(once, budget, counted).feature_hit_rate
+            yield Row(FASTGL, "static", budget, case.seed, rate, 0.0, 0.0)
+        for name in REPLACEMENT_POLICIES:
+            if name in wanted:
+                rate = run_replacement(name, case.row_bytes, budget, trace, warm).feature_hit_rate
+                yield Row(name, "replacement", budget, case.seed, rate, 0.0, 0.0)
+        for name in DUAL_POLICIES:
+            if name in wanted:
+                both = run_dual(name, case, budget, counted)
+                rates = (both.feature_hit_rate, both.adjacency_hit_rate, both.saved)
+                yield Row(name, "dual", budget, case.seed, *rates)
+        hits = belady(counted, rows_for(budget, case.row_bytes, trace.num_nodes)).sum()
+        bounds = (float(hits) / max(1, len(counted.nodes)), list_bound(case, budget, counted), 0.0)
+        yield Row(BELADY, "bound", budget, case.seed, *bounds)
+
+
+def splits(case: PolicyCase, budget: int, trace: AccessTrace) -> tuple[list[float], tuple[float, float]]:
+    """Share of the bytes of all misses that each of `SPLITS` avoids; share for lists, and that avoided, of our plan."""
+    saved = []
+    for share in SPLITS:
+        rows, lists = lists_within(case, budget, share)
+        saved.append(serve_both(case, rows, lists, trace).saved)
+    rows, lists = DUAL_POLICIES[OURS_DUAL].choose(case, budget)
+    degree_N = case.topology.in_degree()
+    list_bytes = int((OFFSET_BYTES + degree_N[lists] * case.topology.indices.itemsize).sum())
+    return saved, (list_bytes / max(1, budget), serve_both(case, rows, lists, trace).saved)
+
+
+def by_profile_epochs(
+    graph: Graph, epochs: Sequence[int], heldout: AccessProfile, budget: int, trace: AccessTrace, seed: int
+) -> dict[str, list[float]]:
+    """Feature hit rate after each number of profiling epochs, by counting rule."""
+    rates: dict[str, list[float]] = {}
+    for number in epochs:
+        case = graph.case(seed, number, heldout)
+        for name in (OURS, "presc", "full_link"):
+            rates.setdefault(name, []).append(run_static(name, case, budget, trace).feature_hit_rate)
+    return rates
+
+
+def dynamic_figures(trace: AccessTrace, budget: int, case: PolicyCase) -> dict[str, float]:
+    """Choose a dynamic cache on the first fifth of a trace, beside our static one; what both serve of the rest."""
+    cut = max(2, round(FIRST_FIFTH * trace.num_batches))
+    first, rest = trace.part(0, cut), trace.part(cut, trace.num_batches)
+    score_N, row_bytes = case.profile.smoothed_feature_N, case.row_bytes
+    options = tune_dynamic(budget, row_bytes, first, score_N=score_N, gammas=(0.9, 0.99, 0.999)).options
+    static = serve_rows(rest, static_part(score_N, budget, row_bytes, 0.0)[0])
+    both = static
+    if options.share:
+        ids, layout = static_part(score_N, budget, row_bytes, options.share)
+        both = run_dynamic(ids, layout, options, trace, cut).feature_hit_rate
+    best = float(belady(rest, rows_for(budget, row_bytes, trace.num_nodes)).sum()) / max(1, len(rest.nodes))
+    return {
+        "share": options.share,
+        "gamma": options.gamma,
+        "interval_batches": options.interval_batches,
+        "static": static,
+        "static_and_dynamic": both,
+        "belady": best,
+    }
+
+
+def read_trace(path: Path) -> AccessTrace:
+    """Read a recorded trace into memory."""
+    with TraceFile(path) as file:
+        return file.read()
+
+
+def mean_by_policy(rows: Sequence[Row], field: str) -> dict[str, dict[int, float]]:
+    """Mean over seeds of one figure, by policy and budget."""
+    values: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        values.setdefault(row.policy, {}).setdefault(row.budget_bytes, []).append(getattr(row, field))
+    return {
+        policy: {budget: float(np.mean(figures)) for budget, figures in budgets.items()}
+        for policy, budgets in values.items()
+    }
+
+
+def counts_bytes(count_N: npt.NDArray[np.int64], epochs: int, batches: int) -> float:
+    """Bytes of an average mini-batch of a trace, from counts of so many epochs of so many mini-batches."""
+    return 4 * float(count_N.sum()) / max(1, epochs * batches)
