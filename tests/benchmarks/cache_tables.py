@@ -1,4 +1,4 @@
-"""The tables of docs/cache-laboratory.md from `results/bench_policies.json`: `python -m tests.benchmarks.cache_tables`."""
+"""Prints the tables of docs/cache-laboratory.md from `results/bench_policies.json`."""
 
 from __future__ import annotations
 
