@@ -164,9 +164,9 @@ def plot_io(
     path
         PNG file to write.
     """
-    with _figure(path, "Disk while training", columns=2) as (left, right):
+    with figure(path, "Disk while training", columns=2) as (left, right):
         middle = (np.asarray(seconds[1:]) + np.asarray(seconds[:-1])) / 2 if len(seconds) > 1 else np.empty(0)
-        for totals, name, colour in ((read_bytes, "read", _BLUE), (write_bytes, "written", _ORANGE)):
+        for totals, name, colour in ((read_bytes, "read", BLUE), (write_bytes, "written", ORANGE)):
             rate = np.diff(totals) / np.maximum(np.diff(seconds), 1e-9) / 1e6
             left.plot(middle, rate, "-", lw=1.2, color=colour, label=name)
         left.set(xlabel="seconds", ylabel="MB/s", ylim=(0, None))
