@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ from kernels.rng import Purpose
 from storage.cache.tiers import adjacency_device_bytes
 from storage.errors import InputError, MachineError
 from tasks.data_source import Loader
-from tasks.device_loader import DeviceLoader
+from tasks.device_loader import DeviceLoader, device_memory
 from tasks.in_memory import InMemory, new_sampler
 from tasks.training_types import TrainData, TrainOptions
 
@@ -134,9 +135,17 @@ class DeviceCompute:
         nodes: IdArray = self._launcher.to_host(sample.seed_nodes)  # synchronize!
         return nodes
 
-    def stream(self) -> AbstractContextManager[None]:
-        """Put the arrays' work on PyTorch's current stream."""
-        return self._launcher.stream()
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Put the arrays' work on PyTorch's current stream.
+
+        Raises
+        ------
+        MachineError
+            If the work does not fit the GPU's memory.
+        """
+        with device_memory(), self._launcher.stream():
+            yield
 
 
 def build_compute(data: TrainData, options: TrainOptions, degrees: NodeDegrees | None, rank: int) -> Compute:

@@ -21,6 +21,28 @@ from tasks.epoch_stream import LoadStats, MiniBatch
 
 _POLL_S = 0.05
 _CLOSE_S = 10.0
+_FULL = ("OutOfMemoryError",)
+"""Name of the error in PyTorch and in CuPy, which is not imported here."""
+
+
+@contextlib.contextmanager
+def device_memory() -> Iterator[None]:
+    """Say what to do where the GPU's memory is full.
+
+    Raises
+    ------
+    MachineError
+        In place of PyTorch's and CuPy's own errors.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ not in _FULL:
+            raise
+        raise MachineError(
+            "the GPU's memory is full: lower sampling.superbatch, sampling.batch_size or cache.device_budget "
+            f"({str(error).splitlines()[0]})"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +149,7 @@ class DeviceStream:
 
     def _produce(self) -> None:
         try:
-            with self._loader.launcher.loading():
+            with device_memory(), self._loader.launcher.loading():
                 for first in range(0, len(self._batches), self._loader.superbatch):
                     if self._stopped.is_set():
                         return

@@ -111,6 +111,16 @@ class _Failing(SimLauncher):
         raise RuntimeError("the device is gone")
 
 
+class _Full(SimLauncher):
+    def record(self) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore")
+
+
+def test_a_full_gpu_says_what_to_lower(data: Data) -> None:
+    with pytest.raises(MachineError, match=r"the GPU's memory is full: lower sampling.superbatch.*2\.00 GiB"):
+        _on_device(data, OPTIONS, _Full())
+
+
 def test_errors_of_the_loading_thread_reach_the_caller(data: Data) -> None:
     with pytest.raises(RuntimeError, match="the device is gone"):
         _on_device(data, OPTIONS, _Failing())
