@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernels.cuda.current import from_torch, to_torch
-from kernels.cuda.launch import Array, DeviceLauncher, Launcher, launch
+from kernels.cuda.launch import Array, DeviceLauncher, Launcher, exclusive_sum, launch
 from kernels.cuda.source import Kernel
 from kernels.mfg import Mfg
 
@@ -101,10 +101,9 @@ def transpose(launcher: Launcher, indptr: Array, indices: Array, num_src: int) -
     launch(launcher, Kernel("plan", "expand_rows"), num_edges, (indptr, len(indptr) - 1, num_edges, row_E))
     order = xp.argsort(indices, kind="stable")
     launch(launcher, Kernel("aggregate", "permute_edges"), num_edges, (num_edges, order, row_E, targets, edges))
-    counts, out_indptr = xp.zeros(num_src, np.uint64), xp.zeros(num_src + 1, np.int64)
+    counts = xp.zeros(num_src, np.uint64)
     launch(launcher, Kernel("gather", "count_accesses", ("i32",)), num_edges, (num_edges, indices, counts))
-    xp.cumsum(counts.view(np.int64), out=out_indptr[1:])
-    return out_indptr, targets, edges
+    return exclusive_sum(launcher, counts.view(np.int64)), targets, edges
 
 
 def rows_at(address_S: Array, dtype: np.dtype[Any], width: int, kept: Any) -> Rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels.cuda.launch import Array, Launcher, launch
+from kernels.cuda.launch import Array, Launcher, exclusive_sum, launch
 from kernels.cuda.sample import full_limit
 from kernels.cuda.source import Kernel, c_type
 
@@ -32,10 +32,10 @@ def classify_rows(
         Full rows before each row.
     """
     xp, num_rows, num_batches = launcher.xp, len(uniq), len(uniq_ptr) - 1
-    flag, scan = xp.empty(num_rows, np.int64), xp.zeros(num_rows + 1, np.int64)
+    flag = xp.empty(num_rows, np.int64)
     flags = (degree_U, uniq_ptr, num_batches, full_limit(fanout, replace), num_rows, flag)
     launch(launcher, Kernel("classify", "flag_full"), num_rows, flags)
-    xp.cumsum(flag, out=scan[1:])
+    scan = exclusive_sum(launcher, flag)
     classified, permutation = xp.empty_like(uniq), xp.empty(num_rows, np.int64)
     bound = xp.empty(num_batches, np.int64)
     scatter = (uniq, uniq_ptr, num_batches, scan, classified, permutation, bound)

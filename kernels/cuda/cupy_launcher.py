@@ -144,10 +144,13 @@ def _torch_allocator(cupy: Any, device: int) -> Any:
     """CuPy's memory from PyTorch's caching allocator: one pool, one budget, on whatever stream is current."""
 
     def allocate(size: int, device_id: int) -> int:
+        if size == 0:
+            return 0
         stream = torch.cuda.current_stream(device_id).cuda_stream
         return int(torch.cuda.caching_allocator_alloc(size, device_id, stream))
 
     def free(address: int, _device_id: int) -> None:
-        torch.cuda.caching_allocator_delete(address)  # type: ignore[no-untyped-call]
+        if address:
+            torch.cuda.caching_allocator_delete(address)  # type: ignore[no-untyped-call]
 
     return cupy.cuda.PythonFunctionAllocator(allocate, free).malloc

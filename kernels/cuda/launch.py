@@ -110,6 +110,14 @@ def launch(
         launcher.run(kernel, grid, cta, checked, shared_bytes)
 
 
+def exclusive_sum(launcher: Launcher, counts: Array) -> Array:
+    """Where each entry begins: (n + 1,) int64 exclusive sums of (n,) int64 counts, none being legal."""
+    sums = launcher.xp.zeros(len(counts) + 1, np.int64)
+    if len(counts):
+        launcher.xp.cumsum(counts, out=sums[1:])
+    return sums
+
+
 def _checked(launcher: Launcher, kernel: Kernel, position: int, argument: Any, parameter: Parameter) -> Any:
     what = f"argument {position} of {kernel.name}"
     if not parameter.is_array:

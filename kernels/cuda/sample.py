@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from kernels.cuda.launch import Array, Launcher, launch
+from kernels.cuda.launch import Array, Launcher, exclusive_sum, launch
 from kernels.cuda.source import Kernel, c_type
 from kernels.cuda.topology import DeviceTopology
 
@@ -101,8 +101,8 @@ def plan_rows(
     """
     xp, capacity = launcher.xp, len(uniq)
     address_U, row_key_U = xp.empty(capacity, np.uint64), xp.empty(capacity, np.uint64)
-    degree_U, row_ptr = xp.empty(capacity, np.int64), xp.zeros(capacity + 1, np.int64)
-    count_U, reads = xp.empty(capacity, np.int64), xp.zeros(4, np.uint64)
+    degree_U, count_U = xp.empty(capacity, np.int64), xp.zeros(capacity, np.int64)
+    reads = xp.zeros(4, np.uint64)
     arguments = (
         uniq, uniq_ptr, len(uniq_ptr) - 1, stream_keys, topology.indptr, topology.bits, topology.rank,
         topology.cached_indptr, int(topology.has_cache), topology.indices_address,
@@ -111,8 +111,7 @@ def plan_rows(
     )  # fmt: skip
     if len(uniq_ptr) > 1:
         launch(launcher, Kernel("plan", "plan_rows", (c_type(uniq.dtype),)), capacity, arguments)
-        xp.cumsum(count_U, out=row_ptr[1:])
-    return Plan(fanout, replace, address_U, degree_U, row_key_U, row_ptr, reads)
+    return Plan(fanout, replace, address_U, degree_U, row_key_U, exclusive_sum(launcher, count_U), reads)
 
 
 def fill_rows(

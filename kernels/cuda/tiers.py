@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernels.cuda.gather import DEVICE, DYNAMIC, HOST, TierTable, gather_rows
-from kernels.cuda.launch import Array, Launcher, launch
+from kernels.cuda.launch import Array, Launcher, exclusive_sum, launch
 from kernels.cuda.source import Kernel, c_type
 from kernels.cuda.unique import unique_nodes
 from kernels.mfg import IdArray, TierReads
@@ -129,9 +129,9 @@ class DeviceTiers:
     def _stage(self, ids: Array, tier_n: Array, slot_n: Array) -> Array:
         """Bring each missed row once into an array on the device, and point the requests there."""
         launcher, xp, num_ids = self._launcher, self._launcher.xp, len(ids)
-        flag, scan = xp.empty(num_ids, np.int64), xp.zeros(num_ids + 1, np.int64)
+        flag = xp.empty(num_ids, np.int64)
         launch(launcher, Kernel("gather", "flag_missed"), num_ids, (num_ids, tier_n, num_ids, flag))
-        xp.cumsum(flag, out=scan[1:])
+        scan = exclusive_sum(launcher, flag)
         missed, missed_ptr = xp.empty(num_ids, ids.dtype), xp.zeros(2, np.int64)
         missed_ptr[1:] = scan[-1:]
         kind = (c_type(ids.dtype),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels.cuda.launch import Array, Launcher, launch
+from kernels.cuda.launch import Array, Launcher, exclusive_sum, launch
 from kernels.cuda.source import Kernel, c_type
 from kernels.mfg import SampleTooLargeError
 
@@ -61,7 +61,6 @@ def unique_nodes(
     slots = 1 << max(5, int(2 * capacity - 1).bit_length()) if capacity else 1
     keys, first = xp.full(slots, _EMPTY, np.uint64), xp.full(slots, _NEVER, np.uint32)
     slot_J, flag = xp.empty(capacity, np.uint32), xp.empty(capacity, np.int64)
-    scan = xp.zeros(capacity + 1, np.int64)
     src, src_ptr = xp.empty(capacity, uniq.dtype), xp.zeros(num_batches + 1, np.int64)
     inverse = xp.empty(len(uniq) if with_inverse else 0, np.int64)
     local = xp.empty(len(neighbors), np.int32)
@@ -72,7 +71,7 @@ def unique_nodes(
     launch(launcher, Kernel("unique", "insert_nodes", ids), capacity, insert)
     mark = (uniq_ptr, edge_ptr, num_batches, first, slot_J, capacity, flag)
     launch(launcher, Kernel("unique", "mark_first"), capacity, mark)
-    xp.cumsum(flag, out=scan[1:])
+    scan = exclusive_sum(launcher, flag)
     place = (*joined, first, slot_J, scan, int(with_inverse), src, src_ptr, inverse, local)
     launch(launcher, Kernel("unique", "place_nodes", ids), max(capacity, num_batches + 1), place)
     return src, src_ptr, inverse, local
