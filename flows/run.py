@@ -15,12 +15,12 @@ from prefect.runtime import flow_run
 from conf.schema import PipelineConfig
 from flows.environment import OUR_LOGGERS
 from flows.summary import summarize, to_markdown
-from kernels.backend import resolve_backend
 from storage.atomic import write_text
 from tasks.plots import plot_time
 from tasks.run_context import RunContext
 from tasks.specs import STAGES
 from tasks.tracking import FLOW_RUN_TAG, Tracking
+from tasks.training_config import chosen_backend
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def open_run(
     start = time.perf_counter()
     for name in OUR_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
-    backend = resolve_backend(config.backend).backend  # before anything is written
+    backend = chosen_backend(config)  # before anything is written
     tracking = Tracking.connect(config.state_dir, config.experiment)
     with contextlib.ExitStack() as stack:
         parent = stack.enter_context(tracking.parent_run(config.name, _links_to_prefect()))

@@ -30,7 +30,7 @@ class Choice:
     """One sentence."""
 
 
-def resolve_backend(asked: Asked, found: Probe | None = None) -> Choice:
+def resolve_backend(asked: Asked, found: Probe | None = None, *, obstacle: str = "") -> Choice:
     """Choose the backend, and log it.
 
     Parameters
@@ -39,6 +39,8 @@ def resolve_backend(asked: Asked, found: Probe | None = None) -> Choice:
         Only `auto` may choose between the two.
     found : Probe, optional
         What this machine has; looked up by default.
+    obstacle : str
+        What else is asked for that the CUDA backend cannot do; empty where there is nothing.
 
     Returns
     -------
@@ -52,11 +54,11 @@ def resolve_backend(asked: Asked, found: Probe | None = None) -> Choice:
     if asked == "cpu":
         return _chosen(Choice("cpu", "asked for"))
     found = found or probe()
-    if found.is_usable:
+    if found.is_usable and not obstacle:
         return _chosen(Choice("cuda", found.sentence))
     if asked == "cuda":
-        raise NoDeviceError(f"backend: cuda cannot be used: {found.sentence}")
-    return _chosen(Choice("cpu", f"no GPU to use ({found.missing})"))
+        raise NoDeviceError(f"backend: cuda cannot be used: {found.sentence if not found.is_usable else obstacle}")
+    return _chosen(Choice("cpu", f"no GPU to use ({found.missing})" if found.missing else obstacle))
 
 
 def _chosen(choice: Choice) -> Choice:

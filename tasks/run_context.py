@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conf.schema import PipelineConfig
-from kernels.backend import Backend, resolve_backend
+from kernels.backend import Backend
 from storage.atomic import write_text
 from storage.leftovers import remove_partial_files
 from storage.locks import in_use, lock_file, locked
@@ -21,6 +21,7 @@ from tasks.input_digests import InputDigests
 from tasks.process_io import io_metrics, process_io
 from tasks.specs import STAGES
 from tasks.tracking import TrackedRun, Tracking
+from tasks.training_config import chosen_backend
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class RunContext:
         NoDeviceError
             If the configuration asks for a GPU that cannot be used.
         """
-        self.backend: Backend = backend or resolve_backend(config.backend).backend
+        self.backend: Backend = backend or chosen_backend(config)
         self.config, self.tracking, self.parent = config, tracking, parent
         budgets = Budgets(config.host_budget, config.disk_budget)
         self.artifacts = ArtifactStore(config.state_dir, budgets)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conf.schema import PipelineConfig
+from kernels.backend import Backend, resolve_backend
 from storage.graph_store import FEATURES, GraphStore
 from tasks.bounds import SCORE_BYTES, batch_nodes, loading_bytes, superbatch_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
@@ -43,6 +44,19 @@ class MemoryShares:
             left = int(budget) - _memory_bytes(config, store, in_flight, 0)
             chunk = min(DEFAULT_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, left // CHUNKS_AT_WORK))
         return cls(in_flight, chunk, _memory_bytes(config, store, in_flight, chunk))
+
+
+def chosen_backend(config: PipelineConfig) -> Backend:
+    """Choose the backend of a configuration on this machine.
+
+    Raises
+    ------
+    NoDeviceError
+        If it asks for a GPU that cannot be used, or for what is not done on one.
+    """
+    is_dynamic = config.cache.dynamic.share > 0
+    obstacle = "a dynamic cache (cache.dynamic.share above 0) is kept on the CPU only" if is_dynamic else ""
+    return resolve_backend(config.backend, obstacle=obstacle).backend
 
 
 def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptions:

@@ -28,6 +28,13 @@ def test_cuda_never_becomes_the_cpu() -> None:
     assert error.value.exit_code == 2
 
 
+def test_what_a_gpu_cannot_do_is_left_to_the_cpu_or_refused() -> None:
+    choice = resolve_backend("auto", USABLE, obstacle="a dynamic cache is kept on the CPU only")
+    assert (choice.backend, choice.reason) == ("cpu", "a dynamic cache is kept on the CPU only")
+    with pytest.raises(NoDeviceError, match="cannot be used: a dynamic cache is kept on the CPU only"):
+        resolve_backend("cuda", USABLE, obstacle="a dynamic cache is kept on the CPU only")
+
+
 def test_a_machine_is_looked_at_without_a_context() -> None:
     found = probe()
     assert found.is_usable == (not found.missing)
