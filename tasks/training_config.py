@@ -54,8 +54,11 @@ def chosen_backend(config: PipelineConfig) -> Backend:
     NoDeviceError
         If it asks for a GPU that cannot be used, or for what is not done on one.
     """
-    is_dynamic = config.cache.dynamic.share > 0
-    obstacle = "a dynamic cache (cache.dynamic.share above 0) is kept on the CPU only" if is_dynamic else ""
+    obstacle = ""
+    if config.storage.mode == "storage":
+        obstacle = "training from disk (storage.mode=storage) computes on the CPU only"
+    elif config.cache.dynamic.share > 0:
+        obstacle = "a dynamic cache (cache.dynamic.share above 0) is kept on the CPU only"
     return resolve_backend(config.backend, obstacle=obstacle).backend
 
 
