@@ -4,8 +4,9 @@
 1, as one frontier of two batches, of PubMed (below `GARDEN_DATA`) and of a power-law graph of 200k nodes and 3M edges
 (seed 0); fanouts 5, 10 and 15; int32 ids, sm_90. Every form's result is compared with the reference first, but for the
 baseline's, whose draws are its own. Costs count all passes of a form. Instructions are PTX, without parameters and
-address casts; `sass` scales them by the lengths of machine code and PTX of the same kernels. Sectors count each request
-by itself, as if nothing were kept in a cache.
+address casts; `sass` scales them by the lengths of machine code and PTX of the same kernels, which holds for
+kernels without loops, as ours are; where the assembler unrolls a loop it says too much, so compare other forms by PTX.
+Sectors count each request by itself, as if nothing were kept in a cache.
 """
 
 from __future__ import annotations
