@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from kernels.cpu.heap import kept_memory
 
 SIZE = 64 << 20
 
 
-def faults_of_one_array() -> int:
+def faults_of_one_array(size: int = SIZE) -> int:
     """Page faults of allocating, filling and freeing a large array (4 KB or 2 MB a page)."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    np.empty(SIZE, np.uint8).fill(1)
+    np.empty(size, np.uint8).fill(1)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
@@ -32,6 +34,14 @@ def test_an_array_of_the_same_size_costs_no_pages_the_second_time() -> None:
             pass  # the inner one must not end the outer one
         again = faults_of_one_array()
     assert again < 8 <= afresh
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(40 << 20, True), (2 * SIZE, False)])
+def test_other_threads_keep_what_fits_their_heaps(size: int, is_kept: bool) -> None:
+    with kept_memory(), ThreadPoolExecutor(1) as thread:
+        thread.submit(faults_of_one_array, size).result()
+        again = thread.submit(faults_of_one_array, size).result()
+    assert (again < 8) == is_kept
 
 
 def test_memory_goes_back_at_the_end() -> None:

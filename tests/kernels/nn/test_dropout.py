@@ -28,6 +28,17 @@ def test_elements_are_dropped_independently() -> None:
         assert abs(float((flat[shift:] * flat[:-shift]).mean())) < bound
 
 
+def test_masks_of_different_identities_are_independent() -> None:
+    """Of neighboring seeds, epochs, batches and layers, and of a layer's rows and its attention."""
+    identities = [(s, e, b, layer, *last) for s in (0, 1) for e in (0, 1, 2) for b in (0, 1) for layer in (0, 1)
+                  for last in ((), (1,))]  # fmt: skip
+    keys = [stream_key(Purpose.DROPOUT, *identity) for identity in identities]
+    kept = np.stack([(dropout(torch.ones(1 << 16), 0.5, key) != 0).numpy() for key in keys])
+    correlation = np.corrcoef(kept)
+    np.fill_diagonal(correlation, 0)
+    assert np.abs(correlation).max() < 5 / kept.shape[1] ** 0.5
+
+
 def test_mask_is_a_function_of_the_key_for_any_number_of_threads() -> None:
     x = torch.ones(700, 301)
     before = torch.get_num_threads()
