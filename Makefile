@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN     = $(VENV)/bin
 RUN     = $(BIN)/python -m
 PYTEST  = $(RUN) pytest
+UI_TESTS ?= tests/ui
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-ui test-full check ui bench bench-billion clean
@@ -43,7 +44,7 @@ test: check  ## Checks, then a sample of every kind of test
 	$(PYTEST) -m "not full" -n 2 --dist loadfile
 
 test-ui: $(VENV)/.ui-installed  ## Use the servers as a person does: browser, schedules, failures
-	$(PYTEST) tests/ui
+	$(PYTEST) $(UI_TESTS)
 
 test-full: check  ## Every test, the long repetitions too
 	$(PYTEST)

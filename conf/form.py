@@ -25,8 +25,8 @@ _PRESETS = tuple(name for name in preset_names() if name != "edge_list")  # `fil
 
 # Kinds of values that a browser's form has no good widget for, as texts.
 _TEXTS: dict[Any, tuple[str, str]] = {
-    ByteSize: (r"^\d+(\.\d+)?\s*([kKMGT]i?)?B?$", "Such as 6MiB."),
-    tuple: (r"^-?\d+(\s*,\s*-?\d+)*$", "Such as 10, 10."),
+    ByteSize: (r"^[0-9.]+ ?([kKMGT]i?)?B?$", "Such as 6MiB."),
+    tuple: (r"^-?[0-9]+( *, *-?[0-9]+)*$", "Such as 10, 10."),
 }
 
 

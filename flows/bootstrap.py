@@ -1,9 +1,13 @@
-"""Mends what a stop in mid-run left behind, each time the servers start. `garden up` runs this module."""
+"""Prepares a Prefect server for the flows; with `--mend`, what a stop in mid-run left behind is closed too.
+
+`garden up` mends its own server at each start. Never mend one that other machines use: their runs would be ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from datetime import timedelta
 
 from prefect.automations import Automation
@@ -27,25 +31,39 @@ _SILENCE = timedelta(seconds=100)  # at least three heartbeats of 30 s
 def main() -> None:
     """Run all steps; each may be repeated."""
     with get_client(sync_client=True) as client:
-        # A run of `garden run` may live: it is dead only if its MLflow run says so.
-        ended = end_dead_runs(client) + end_served_runs(client, UNFINISHED)
-        dropped = drop_missed_runs(client)
-        reset_gpu_limit(client)
+        if "--mend" in sys.argv[1:]:
+            mend(client)
+        ensure_gpu_limit(client)
         ensure_zombie_automation(client)
+
+
+def mend(client: SyncPrefectClient) -> None:
+    """Close what a server of our own, with nothing served yet, has open."""
+    # A run of `garden run` may live: it is dead only if its MLflow run says so.
+    ended = end_dead_runs(client) + end_served_runs(client, UNFINISHED)
+    dropped = drop_missed_runs(client)
+    free_gpu_slots(client)
     _logger.warning("ended %d runs that had died, dropped %d scheduled runs that were missed", ended, dropped)
 
 
-def reset_gpu_limit(client: SyncPrefectClient) -> None:
-    """Create the limit of one GPU step at a time, or free the slots that dead runs hold; a changed limit stays.
+def free_gpu_slots(client: SyncPrefectClient) -> None:
+    """Free the slots that dead runs hold; a limit that was changed stays so.
 
     It is made anew, not set to zero: the lease of a dead run ends within a minute and would free a slot that is another
     run's by then.
     """
-    limit = 1
     with contextlib.suppress(ObjectNotFound):
         limit = client.read_global_concurrency_limit_by_name(GPU_LIMIT).limit
         client.delete_global_concurrency_limit_by_name(GPU_LIMIT)
-    client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=limit))
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=limit))
+
+
+def ensure_gpu_limit(client: SyncPrefectClient) -> None:
+    """Create the limit of one GPU step at a time where there is none."""
+    try:
+        client.read_global_concurrency_limit_by_name(GPU_LIMIT)
+    except ObjectNotFound:
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1))
 
 
 def ensure_zombie_automation(client: SyncPrefectClient) -> None:

@@ -129,7 +129,7 @@ def local_servers(
         children.wait_for("prefect", f"{addresses.prefect}/api/health")
         children.wait_for("mlflow", f"{addresses.mlflow}/health")
         say("servers are up")
-        children.run("bootstrap", [sys.executable, "-m", "flows.bootstrap"])
+        children.run("bootstrap", [sys.executable, "-m", "flows.bootstrap", "--mend"])
         children.start("serve", [sys.executable, "-m", "flows.deployments"], _SERVE_PATIENCE_S)
         _write_record(state_dir, addresses, ready=True)
         yield children.check

@@ -57,7 +57,7 @@ def _wait_for_slot(name: str, stack: contextlib.ExitStack) -> None:
         try:
             stack.enter_context(slot)
         except (TimeoutError, ConcurrencySlotAcquisitionError) as error:
-            if not _may_pass(error):
+            if not may_pass(error):
                 raise MachineError(
                     f"Prefect gives no slot of the concurrency limit {name!r} ({error}): create it "
                     f"(prefect gcl create {name} --limit 1), or unset {LIMIT_VARIABLE}"
@@ -69,7 +69,7 @@ def _wait_for_slot(name: str, stack: contextlib.ExitStack) -> None:
             return
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
     """Whether a slot may be had later: all are taken, or the server is away for now."""
     cause = error if isinstance(error, TimeoutError) else error.__cause__
     status = getattr(getattr(cause, "response", None), "status_code", None)

@@ -19,7 +19,7 @@ from tasks.artifacts import USED_FILE, ArtifactStore, Build, StageOutcome, Stage
 from tasks.budgets import Budgets, Estimate, format_bytes
 from tasks.input_digests import InputDigests
 from tasks.process_io import io_metrics, process_io
-from tasks.specs import STAGES
+from tasks.specs import INGEST, STAGES
 from tasks.tracking import TrackedRun, Tracking
 from tasks.training_config import chosen_backend
 
@@ -124,6 +124,8 @@ class RunContext:
         seconds, nbytes = outcome.seconds, manifest.nbytes
         # Runs are compared by their parents: stages are folded in MLflow's charts and tables.
         self.parent.log_metrics(figures | {f"stage/{stage}_s": seconds, f"stage/{stage}_bytes": nbytes})
+        if stage == INGEST:
+            self.parent.log_dataset(self.config.name, manifest.digest, manifest.counts)
         verb = f"reused {manifest.digest}" if outcome.reused else f"built in {seconds:.1f} s"
         _logger.info("%s: %s, %s", stage, verb, format_bytes(nbytes))
         return manifest

@@ -69,6 +69,10 @@ class TrackedRun:
         """Upload a file, or the files of a directory; it must stay where it is until the run ends."""
         self._outbox.put("artifact", run=self.key, path=str(path), folder=folder)
 
+    def log_dataset(self, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        """Name the data that a run is about, so that runs can be told apart by it."""
+        self._outbox.put("dataset", run=self.key, name=name, digest=digest, counts=dict(counts))
+
     def log_text(self, text: str, name: str) -> None:
         """Upload a text as a file."""
         self._outbox.put("text", run=self.key, text=text, name=name)
@@ -155,9 +159,12 @@ class Tracking:
             yield tracked
 
     def run_url(self, run: TrackedRun, server: str | None = None) -> str:
-        """Return where a browser shows the run; `server` serves the store where the store is a database."""
+        """Return where a browser shows the run; `server` serves the store where the store is a database.
+
+        A browser that has not been there yet takes it for an evaluation of a language model unless it is told.
+        """
         base = self.uri if not self.uri.startswith(_LOCAL_SCHEMES) else server or "http://127.0.0.1:5000"
-        return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run.key}"
+        return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{run.key}?workflowType=machine_learning"
 
 
 def tracking_uri(state_dir: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -92,6 +93,13 @@ class CallSender:
 
     def _text(self, run: str, text: str, name: str) -> None:
         self._client.log_text(self._id(run), text, name)
+
+    def _dataset(self, run: str, name: str, digest: str, counts: Mapping[str, Any]) -> None:
+        from mlflow.entities import Dataset, DatasetInput
+
+        profile = json.dumps({key: value for key, value in counts.items() if isinstance(value, int)})
+        dataset = Dataset(name, digest, source_type="garden", source=json.dumps({"stage": "ingest"}), profile=profile)
+        self._client.log_inputs(self._id(run), datasets=[DatasetInput(dataset, tags=[])])
 
     def _end(self, run: str, status: str, time_ms: int) -> None:
         self._client.set_terminated(self._id(run), status, end_time=time_ms)

@@ -31,7 +31,6 @@ from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE, ingest_options
 from tasks.specs import CACHE, REORDER, TRAIN, train_spec
-from tasks.tracking import TrackedRun
 from tasks.train_on_disk import storage_estimate, train_on_disk
 from tasks.trainer import train
 from tasks.training_config import MemoryShares, train_options, training_estimate
@@ -48,12 +47,12 @@ def train_model(run: RunContext) -> Manifest:
     """Train anew, or go on from the checkpoint of a run of this configuration that died; register the model."""
     spec = train_spec(run.config, run.manifest(CACHE).digest)
     with gpu_slot():
-        manifest = run.record(TRAIN, lambda child: _train(run, spec, child))
+        manifest = run.record(TRAIN, lambda _: _train(run, spec))
     run.picture(manifest.path(_PICTURE))
     return manifest
 
 
-def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
+def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
     path = run.manifest(REORDER).path(STORE_FILE)
     checkpoint = run.config.state_dir / "checkpoints" / spec.digest / "checkpoint.pt"
     run.note_training(spec.digest)
@@ -68,14 +67,12 @@ def _train(run: RunContext, spec: StageSpec, child: TrackedRun) -> StageOutcome:
 
     outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run.config, path))
     shutil.rmtree(checkpoint.parent)
-    card = model_card(run, outcome.manifest)
-    run.parent.log_text(card, "model_card.md")
-    child.log_text(card, f"{MODEL_FOLDER}/{CARD_FILE}")
+    run.parent.log_text(model_card(run, outcome.manifest), f"{MODEL_FOLDER}/{CARD_FILE}")
     metric = run.config.training.metric
     score = run.facts[f"valid_{metric}"]
     tags = {"store_digest": run.manifest(REORDER).digest, "train_digest": spec.digest}
     folder = outcome.manifest.directory / MODEL_FOLDER
-    child.register_model(run.config.name, folder, metric, float("nan") if score is None else score, tags)
+    run.parent.register_model(run.config.name, folder, metric, float("nan") if score is None else score, tags)
     return outcome
 
 

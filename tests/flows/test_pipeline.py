@@ -101,7 +101,7 @@ def test_the_model_is_registered_and_reads_back(first: Summary, demo_garden: Gar
 
 def test_the_model_comes_with_a_card(first: Summary, demo_garden: Garden, tmp_path: Path) -> None:
     client = open_client(f"sqlite:///{demo_garden.state / 'mlflow' / 'mlflow.db'}")
-    card = Path(client.download_artifacts(first["mlflow_run_id"], "model_card.md", str(tmp_path))).read_text()
+    card = Path(client.download_artifacts(first["mlflow_run_id"], "model/README.md", str(tmp_path))).read_text()
     for told in (
         f"| data digest | `{first['stages']['ingest']['digest']}` |",
         "| num nodes | 2,000 |",

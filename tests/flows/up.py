@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from flows.answering import answers
 from tests.flows.conftest import ROOT, TINY, bare_environment
 
 T = TypeVar("T")
@@ -179,12 +180,26 @@ class Up:
         found = self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run_id]}}})
         return {artifact["key"]: artifact["data"] for artifact in found}
 
+    def logs(self, run_id: str) -> str:
+        """What a run has logged."""
+        lines = self.api("/logs/filter", {"logs": {"flow_run_id": {"any_": [run_id]}}, "sort": "TIMESTAMP_ASC"})
+        return "\n".join(line["message"] for line in lines)
+
+    def is_healthy(self) -> bool:
+        return answers(f"{self.prefect}/api/health", 1)
+
+    def mlflow_api(self, path: str, body: Any = None) -> Any:
+        """Ask MLflow."""
+        status, answer = ask(f"{self.mlflow}/api/2.0/mlflow{path}", body)
+        assert status == 200, (path, status, answer)
+        return answer
+
     def tracked(self, run_id: str) -> list[dict[str, Any]]:
         """MLflow's runs of a flow run, the newest first, stages left out."""
-        experiments = ask(f"{self.mlflow}/api/2.0/mlflow/experiments/search", {"max_results": 100})[1]
+        experiments = self.mlflow_api("/experiments/search", {"max_results": 100})
         ids = [experiment["experiment_id"] for experiment in experiments.get("experiments", [])]
         which = {"experiment_ids": ids, "filter": f"tags.`prefect.flow_run_id` = '{run_id}'"}
-        runs: list[dict[str, Any]] = ask(f"{self.mlflow}/api/2.0/mlflow/runs/search", which)[1].get("runs", [])
+        runs: list[dict[str, Any]] = self.mlflow_api("/runs/search", which).get("runs", [])
         return runs
 
     def process_of(self, run_id: str) -> psutil.Process:

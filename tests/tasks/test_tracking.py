@@ -70,7 +70,9 @@ def test_a_run_with_a_child_keeps_everything(state: Path, tmp_path: Path) -> Non
     assert run.data.tags["prefect.flow_run_id"] == "abc"
     assert sorted(item.path for item in client.list_artifacts(stage.info.run_id)) == ["note.txt", "plots"]
     assert Path(stage.info.artifact_uri.removeprefix("file://")).is_relative_to(state)
-    assert track.run_url(parent).endswith(f"/#/experiments/{track.experiment_id}/runs/{run.info.run_id}")
+    assert track.run_url(parent).endswith(
+        f"/#/experiments/{track.experiment_id}/runs/{run.info.run_id}?workflowType=machine_learning"
+    )
 
 
 @pytest.mark.parametrize(
