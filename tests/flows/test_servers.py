@@ -97,6 +97,16 @@ def test_a_deployment_runs_and_leaves_links_and_a_summary(up: Up) -> None:
     assert up.mlflow in artifacts["mlflow-run"]
 
 
+def test_a_training_is_cancelled_and_gives_its_slot_back(up: Up) -> None:
+    run_id = up.in_training()
+    assert up.slots() == 1
+    up.set_state(run_id, type="CANCELLING")
+    # Within 5 s where nothing else runs beside it: tests/ui asserts that. Prefect looks each 3 s.
+    up.wait(run_id, "CANCELLED", timeout_s=20)
+    assert up.tracked(run_id)[0]["info"]["status"] == "KILLED"
+    assert up.slots() == 0
+
+
 @pytest.mark.parametrize(
     ("config", "why"),
     [

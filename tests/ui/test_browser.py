@@ -10,7 +10,7 @@ import pytest
 
 from tests.flows.conftest import BUDGET
 from tests.flows.up import Up
-from tests.ui.browser import open_browser, shoot
+from tests.ui.browser import SCREENSHOTS, open_browser, shoot
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -33,10 +33,12 @@ def up(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[U
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
     opened.set_default_timeout(_PATIENCE_MS)
     yield opened
+    shoot(opened, f"last-{request.node.name}")
+    (SCREENSHOTS / f"last-{request.node.name}.html").write_text(opened.content(), encoding="utf-8")
     opened.close()
 
 
@@ -106,9 +108,7 @@ def test_the_form_is_filled_in_and_the_run_is_found_in_mlflow(up: Up, page: Page
     page.get_by_role("link", name="MLflow run").click()
     page.get_by_role("heading", name="first").wait_for()
     close_assistant(page)
-    page.get_by_text("Evaluations", exact=True).wait_for(
-        state="detached"
-    )  # it must not open as an evaluation of a language model
+    page.get_by_text("Evaluations", exact=True).wait_for(state="detached")  # a run of training, not of GenAI
     page.get_by_text("test/best_accuracy").first.wait_for()
     page.get_by_text("model.kind").first.wait_for()
     page.get_by_role("link", name="run in Prefect").or_(page.get_by_role("link", name=run["name"])).first.wait_for()
@@ -145,10 +145,16 @@ def test_two_runs_are_compared(up: Up, page: Page) -> None:
     page.get_by_role("button", name="Compare").click()
     page.get_by_text("Comparing 2 Runs").first.wait_for()
     page.get_by_text("model.kind").first.wait_for()
-    page.wait_for_timeout(1500)
-    shoot(page, "compare", whole=True)
-    for name in ("test/best_accuracy", "cache/feature_hit_rate", "io/host_feature_bytes"):
-        page.get_by_text(name, exact=True).first.wait_for(state="attached")
+    for difference in ("gcn", "sage", str(BUDGET)):
+        page.get_by_text(difference, exact=True).first.wait_for(state="attached")
+    shoot(page, "compare-table")
+
+    page.goto(f"{up.mlflow}/#/experiments/{experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART")
+    page.get_by_text("feature_hit_rate").first.wait_for()
+    for name in ("first", "second"):
+        page.get_by_text(name, exact=True).first.wait_for()
+    page.wait_for_timeout(3000)  # the charts draw themselves
+    shoot(page, "compare")
 
 
 @pytest.mark.parametrize("flow", ["prepare_graph", "profile_and_cache", "train_model", "sweep"])

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from flows.deployments import DEPLOYMENTS
 from tests.flows.conftest import ROOT, bare_environment
 from tests.flows.up import Up
 
@@ -22,13 +20,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     running = Up.start(tmp_path_factory.mktemp("up"))
     yield running
     running.kill()
-
-
-def test_it_names_what_is_served() -> None:
-    tree = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    named = sorted((entry["entrypoint"].partition(":")[2], entry["name"]) for entry in tree["deployments"])
-    names = {"local": "pool", "nightly": "pool-nightly"}
-    assert named == sorted((served.flow.name, names.get(served.name, served.name)) for served in DEPLOYMENTS)
 
 
 def test_a_worker_runs_what_it_names(up: Up) -> None:
