@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -117,8 +118,9 @@ class Up:
         names = {"flows.prefect_app": "prefect", "mlflow": "mlflow", "flows.deployments": "serve"}
         found = {}
         for child in psutil.Process(self.process.pid).children():
-            line = " ".join(child.cmdline())
-            found |= {name: child for part, name in names.items() if part in line}
+            with contextlib.suppress(psutil.Error):  # it has died
+                line = " ".join(child.cmdline())
+                found |= {name: child for part, name in names.items() if part in line}
         return found
 
     def api(self, path: str, body: Any = None, method: str | None = None) -> Any:

@@ -150,7 +150,8 @@ def test_two_runs_are_compared(up: Up, page: Page) -> None:
     shoot(page, "compare-table")
 
     page.goto(f"{up.mlflow}/#/experiments/{experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART")
-    page.get_by_text("feature_hit_rate").first.wait_for()
+    page.get_by_placeholder("Search metric charts").fill("hit_rate")
+    page.get_by_text("cache/feature_hit_rate").first.wait_for()
     for name in ("first", "second"):
         page.get_by_text(name, exact=True).first.wait_for()
     page.wait_for_timeout(3000)  # the charts draw themselves
