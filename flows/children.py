@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from flows.answering import answers
 from flows.child_process import spawn, stop
+from storage.atomic import write_text
 from storage.errors import MachineError
+from tasks.processes import describe, is_dead
 
 _READY_S = 120.0
 _MOST_RESTARTS = 3
 _WITHIN_S = 600.0
 _LARGEST_LOG = 16 << 20
+_RECORD = "children.json"
 
 
 @dataclass
@@ -25,6 +33,19 @@ class _Child:
     patience_s: float
     process: subprocess.Popen[bytes]
     started_again: list[float] = field(default_factory=list)
+
+
+def end_leftovers(state_dir: Path) -> None:
+    """Kill what the children of a supervisor that was killed have left: one may be stuck, waiting for another."""
+    record = state_dir / _RECORD
+    try:
+        left = [child for child in json.loads(record.read_text(encoding="utf-8")).values() if not is_dead(child)]
+    except (OSError, ValueError, AttributeError):
+        return
+    for child in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(json.loads(child)[2], signal.SIGKILL)  # each has a session of its own
+    record.unlink(missing_ok=True)
 
 
 class Children:
@@ -57,6 +78,7 @@ class Children:
         """Start a process; when it is stopped, it has so many seconds to end by itself."""
         self._children[name] = child = _Child(command, patience_s, self._spawn(name, command))
         self._stack.callback(lambda: stop(child.process, patience_s))
+        self._write_record()
 
     def run(self, name: str, command: list[str]) -> None:
         """Run a step to its end.
@@ -107,12 +129,21 @@ class Children:
             child.started_again.append(now)
             self._say(f"{name} ended with code {code}; started again (see {self._log(name)})")
             child.process = self._spawn(name, child.command)
+            self._write_record()
 
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         log = self._log(name)
         if log.exists() and log.stat().st_size > _LARGEST_LOG:
             log.replace(log.with_suffix(".old.log"))
         return spawn(command, self._environment, log)
+
+    def _write_record(self) -> None:
+        """Write down who the children of a supervisor that stays are."""
+        if self._say is not None:
+            running = {name: child.process for name, child in self._children.items() if child.process.poll() is None}
+            with contextlib.suppress(psutil.NoSuchProcess):
+                known = {name: describe(process.pid) for name, process in running.items()}
+                write_text(self._logs.parent / _RECORD, json.dumps(known) + "\n")
 
     def _log(self, name: str) -> Path:
         self._logs.mkdir(parents=True, exist_ok=True)

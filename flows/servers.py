@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flows.answering import HOST, answers, require_free
-from flows.children import Children
+from flows.children import Children, end_leftovers
 from flows.environment import STATE_DIR_VARIABLE, prefect_settings
 from storage.atomic import write_text
 from storage.errors import MachineError
@@ -119,6 +119,7 @@ def local_servers(
             record = read_record(state_dir)
             where = f": Prefect {record.prefect}, MLflow {record.mlflow}" if record else ""
             raise MachineError(f"the servers of {state_dir} run already{where}; `garden down` stops them")
+        end_leftovers(state_dir)
         require_free(prefect_port, "--prefect-port")
         require_free(mlflow_port, "--mlflow-port")
         stack.callback((state_dir / _RECORD).unlink, missing_ok=True)

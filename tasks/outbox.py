@@ -36,6 +36,7 @@ class Outbox:
         server: str,
         unsent_file: Path,
         retry_s: float = 2.0,
+        merge: Callable[[Call, Call], Call | None] = lambda last, new: None,
     ) -> None:
         """Start the sending thread.
 
@@ -51,7 +52,11 @@ class Outbox:
             JSON lines file for calls that could not be made; created only when there are any.
         retry_s
             Pause between attempts while the server is away, in seconds.
+        merge
+            Makes one call of two that wait one after the other, or returns None: a server that is slower than who
+            calls it is spared the number of calls.
         """
+        self._merge = merge
         self._send, self._is_refusal, self._server = send, is_refusal, server
         self._unsent_file, self._retry_s = unsent_file, retry_s
         self._pending: deque[Call] = deque()
@@ -64,12 +69,24 @@ class Outbox:
 
     def put(self, verb: str, **arguments: Any) -> None:
         """Add one call; returns at once."""
+        call = Call(verb, arguments)
         with self._changed:
-            self._pending.append(Call(verb, arguments))
+            # The head of the line may be on its way.
+            merged = self._merge(self._pending[-1], call) if len(self._pending) > 1 else None
+            if merged is not None:
+                self._pending.pop()
+            self._pending.append(merged or call)
             self._changed.notify()
 
-    def close(self, wait_s: float) -> Path | None:
+    def close(self, wait_s: float, *, patient: bool = False) -> Path | None:
         """Send what is left for up to `wait_s` seconds, then write the rest down.
+
+        Parameters
+        ----------
+        wait_s
+            How long to wait.
+        patient
+            Count from the last call that arrived: a server that is behind is waited for, one that is away is not.
 
         Returns
         -------
@@ -79,7 +96,10 @@ class Outbox:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(wait_s)
+        left = len(self._pending) + 1
+        while self._thread.is_alive() and len(self._pending) < left:
+            left = len(self._pending) if patient else 0
+            self._thread.join(wait_s)
         self._stopped.set()
         with self._changed:
             unsent = [*self._refused, *self._pending]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -13,7 +14,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 def this_process() -> str:
     """Describe this process: host, boot, process id and start time (ids are used again, start times are not)."""
-    process = psutil.Process()
+    return describe(os.getpid())
+
+
+def describe(pid: int) -> str:
+    """Describe a process of this machine, so that `is_dead` knows it again."""
+    process = psutil.Process(pid)
     return json.dumps([socket.gethostname(), _boot_id(), process.pid, process.create_time()])
 
 

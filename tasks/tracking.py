@@ -22,7 +22,7 @@ from storage.errors import InputError, MachineError
 from storage.locks import locked
 from tasks.outbox import Outbox
 from tasks.processes import is_dead, this_process
-from tasks.tracking_calls import PARENT_TAG, PROCESS_TAG, CallSender, is_refusal, now_ms
+from tasks.tracking_calls import PARENT_TAG, PROCESS_TAG, CallSender, is_refusal, merged, now_ms
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -58,8 +58,9 @@ class TrackedRun:
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Log one batch of metrics."""
-        values = {name: float(value) for name, value in metrics.items()}
-        self._outbox.put("metrics", run=self.key, metrics=values, step=step, time_ms=now_ms())
+        time_ms = now_ms()
+        points = [[name, float(value), step, time_ms] for name, value in metrics.items()]
+        self._outbox.put("metrics", run=self.key, points=points)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags."""
@@ -139,14 +140,15 @@ class Tracking:
             is_refusal,
             server=f"MLflow at {self.uri}",
             unsent_file=self._unsent_dir / f"{run_id}.jsonl",
+            merge=merged,
         )
-        wait_s = _KILL_WAIT_S
+        finished = False
         try:
             with _ending(TrackedRun(run_id, self._outbox)) as tracked:
                 yield tracked
-            wait_s = _FINISH_WAIT_S
+            finished = True
         finally:
-            self._outbox.close(wait_s)
+            self._outbox.close(_FINISH_WAIT_S if finished else _KILL_WAIT_S, patient=finished)
 
     @contextlib.contextmanager
     def child_run(self, parent: TrackedRun, name: str, tags: Mapping[str, str]) -> Iterator[TrackedRun]:

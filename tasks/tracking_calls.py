@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ PARENT_TAG = "mlflow.parentRunId"
 """Tag that puts a run below another."""
 CHAMPION = "champion"
 """Alias of the best registered version, by the validation metric that chose it."""
-_PARAMS_A_CALL = 100  # MLflow's limit
+_PARAMS_A_CALL, _METRICS_A_CALL = 100, 1000  # MLflow's limits
 _METRIC_TAG, _SCORE_TAG = "metric", "valid_score"
 
 
@@ -39,6 +39,14 @@ def is_refusal(error: Exception) -> bool:
         status = int(error.get_http_status_code())  # type: ignore[no-untyped-call]
         return 400 <= status < 500 and error.error_code != "REQUEST_LIMIT_EXCEEDED"
     return isinstance(error, LookupError | TypeError | FileNotFoundError)
+
+
+def merged(last: Call, new: Call) -> Call | None:
+    """Make one call of two that log metrics of the same run, unless that is too many for one."""
+    if (last.verb, new.verb) != ("metrics", "metrics") or last.arguments["run"] != new.arguments["run"]:
+        return None
+    points = [*last.arguments["points"], *new.arguments["points"]]
+    return Call("metrics", {"run": new.arguments["run"], "points": points}) if len(points) <= _METRICS_A_CALL else None
 
 
 class CallSender:
@@ -75,10 +83,12 @@ class CallSender:
         for first in range(0, len(entities), _PARAMS_A_CALL):
             self._client.log_batch(self._id(run), params=entities[first : first + _PARAMS_A_CALL])
 
-    def _metrics(self, run: str, metrics: Mapping[str, float], step: int, time_ms: int) -> None:
+    def _metrics(self, run: str, points: Sequence[Sequence[Any]]) -> None:
         from mlflow.entities import Metric
 
-        self._client.log_batch(self._id(run), [Metric(name, value, time_ms, step) for name, value in metrics.items()])
+        metrics = [Metric(name, value, time_ms, step) for name, value, step, time_ms in points]
+        for first in range(0, len(metrics), _METRICS_A_CALL):
+            self._client.log_batch(self._id(run), metrics[first : first + _METRICS_A_CALL])
 
     def _tags(self, run: str, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag

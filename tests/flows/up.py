@@ -111,7 +111,7 @@ class Up:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
 
     def children(self) -> dict[str, psutil.Process]:
         """Direct children by name."""

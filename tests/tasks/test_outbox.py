@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,22 @@ def test_giving_a_call_never_waits_for_the_server(tmp_path: Path) -> None:
         outbox.put("good", number=number)
     assert outbox.close(0.05) is not None
     release.set()
+
+
+def test_what_waits_is_merged_and_a_server_that_is_behind_is_waited_for(tmp_path: Path) -> None:
+    sent: list[list[int]] = []
+
+    def slowly(call: Call) -> None:
+        time.sleep(0.05)
+        sent.append(list(call.arguments["numbers"]))
+
+    def merge(last: Call, new: Call) -> Call | None:
+        numbers = [*last.arguments["numbers"], *new.arguments["numbers"]]
+        return Call("count", {"numbers": numbers}) if len(numbers) <= 10 else None
+
+    outbox = Outbox(slowly, lambda error: False, server="a server", unsent_file=tmp_path / "unsent", merge=merge)
+    for number in range(100):
+        outbox.put("count", numbers=[number])
+    assert outbox.close(0.2, patient=True) is None  # longer than one call, shorter than all
+    assert [number for numbers in sent for number in numbers] == list(range(100))
+    assert 10 <= len(sent) <= 13

@@ -243,5 +243,6 @@ def test_a_server_that_never_returns_leaves_the_figures_in_a_file(
     path = tmp_path / "mlflow" / "unsent" / f"{parent.key}.jsonl"
     calls: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
     assert [call["verb"] for call in calls] == ["metrics", "end"]
-    assert calls[0]["arguments"]["metrics"] == {"train/loss": 2.0}
+    ((name, value, step, _),) = calls[0]["arguments"]["points"]
+    assert (name, value, step) == ("train/loss", 2.0, 1)
     assert str(path) in caplog.text
