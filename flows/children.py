@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -43,8 +41,10 @@ def end_leftovers(state_dir: Path) -> None:
     except (OSError, ValueError, AttributeError):
         return
     for child in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(json.loads(child)[2], signal.SIGKILL)  # each has a session of its own
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(json.loads(child)[2])
+            for each in (*process.children(recursive=True), process):
+                each.kill()
     record.unlink(missing_ok=True)
 
 

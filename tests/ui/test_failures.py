@@ -138,8 +138,9 @@ def test_a_supervisor_that_is_killed_takes_all_with_it_and_the_next_start_mends_
     run_id = up.in_training(epochs=1503)
     left = psutil.Process(up.process.pid).children(recursive=True)
     up.kill()
-    _, alive = psutil.wait_procs(left, timeout=30)
-    assert len(alive) <= 1, "one may be stuck, waiting for the server that died with it"
+    # All hear of it; what waits for the server that died with them, the next start ends.
+    _, alive = psutil.wait_procs(left, timeout=20)
+    assert {"prefect.engine", "flows.deployments"} >= {process.cmdline()[2] for process in alive}
     again = Up.start(up.state, up.ports)
     try:
         assert psutil.wait_procs(left, timeout=5)[1] == []
