@@ -158,7 +158,7 @@ def test_two_runs_are_compared(up: Up, page: Page) -> None:
     shoot(page, "compare")
 
 
-@pytest.mark.parametrize("flow", ["prepare_graph", "profile_and_cache", "train_model", "sweep"])
+@pytest.mark.parametrize("flow", ["prepare_graph", "profile_and_cache", "train_model", "sweep", "compare_policies"])
 def test_every_flow_has_a_form(up: Up, page: Page, flow: str) -> None:
     open_form(page, up, flow)
     shoot(page, f"form-{flow}", whole=True)
