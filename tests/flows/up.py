@@ -112,6 +112,8 @@ class Up:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
     def children(self) -> dict[str, psutil.Process]:
         """Direct children by name."""
