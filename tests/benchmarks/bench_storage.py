@@ -34,31 +34,44 @@ from storage.blocks.io_stats import IoStats
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.tiers import FeatureTiers
+from storage.errors import BudgetError
 from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.on_disk import StorageOptions, open_on_disk
-from tasks.storage_memory import BatchSizes, plan_storage, topology_share
-from tasks.trainer import train
+from tasks.storage_memory import SLACK_BYTES, BatchSizes, plan_storage, topology_share
+from tasks.trainer import train, train_from
 from tasks.training_types import Splits, TrainOptions
 from tests.benchmarks import storage_baselines as baselines
 from tests.benchmarks.report import publish
 from tests.benchmarks.storage_workload import (
-    BATCH_SIZE,
     BUDGET_SHARES,
     CLASSES,
     FANOUTS,
     HIDDEN,
     SAMPLING_SEED,
     SIZES,
+    Size,
     write_workload,
 )
 
 NONE = np.empty(0, np.int64)
 OPTIONS = TrainOptions(
-    kind="sage", fanouts=FANOUTS, hidden=HIDDEN, dropout=0.0, epochs=1, batch_size=BATCH_SIZE, seed=SAMPLING_SEED,
+    kind="sage", fanouts=FANOUTS, hidden=HIDDEN, dropout=0.0, epochs=1, seed=SAMPLING_SEED,
     compute_threads=1,
 )  # fmt: skip
 CGROUP = Path("/sys/fs/cgroup/memory")
+
+
+def batch_size_of(store: GraphStore) -> int:
+    """Batch size of the workload that a store is."""
+    return next(
+        (size.batch_size for size in SIZES.values() if size.nodes == store.info.num_nodes), Size(0, 0).batch_size
+    )
+
+
+def options_of(store: GraphStore) -> TrainOptions:
+    """How to train on it."""
+    return replace(OPTIONS, batch_size=batch_size_of(store))
 
 
 def sequential_rate(store: GraphStore, most_bytes: int = 1 << 30) -> float:
@@ -79,7 +92,7 @@ def prepare(
 ) -> dict[str, Any]:
     """One epoch of mini-batches, rows put together, and no model: data preparation."""
     nodes = store.read_split("train")
-    batches = shuffled_batches(nodes, BATCH_SIZE, seed=SAMPLING_SEED, epoch=0)
+    batches = shuffled_batches(nodes, batch_size_of(store), seed=SAMPLING_SEED, epoch=0)
     share, stats = topology_share(store, budget), IoStats()
     with (
         StoredTopology(
@@ -94,7 +107,7 @@ def prepare(
     ):
         sampler = HyperbatchSampler(topology, fanouts, seed=SAMPLING_SEED, purpose=Purpose.TRAIN)
         sizes = BatchSizes.largest(sampler.sample(batches[:2], epoch=0, first_batch=0)).times(1.15)
-        at_hand = 3 * sizes.nodes * (store.info.feature_row_bytes + 17)
+        at_hand = 3 * sizes.nodes * (store.info.feature_row_bytes + 17) + SLACK_BYTES
         plan = plan_storage(
             store,
             budget + at_hand,
@@ -207,13 +220,11 @@ def whole_epoch(store: GraphStore, budget: int) -> dict[str, Any]:
     """One epoch of training from disk: seconds, and the peak of memory above the budget's base."""
     with tempfile.TemporaryDirectory(dir=store.path.parent) as folder:
         asked = StorageOptions(host_budget=budget, directory=Path(folder))
-        from tasks.trainer import train_from
-
         _reset_peak()
         base = _peak_bytes()
-        with open_on_disk(store.path, NONE, NONE, OPTIONS, asked) as data:
+        with open_on_disk(store.path, NONE, NONE, options_of(store), asked) as data:
             start = time.perf_counter()
-            arguments = (data.source, data.labels, data.splits, data.degrees, OPTIONS)
+            arguments = (data.source, data.labels, data.splits, data.degrees, options_of(store))
             result = train_from(*arguments, num_classes=data.num_classes)
             seconds = time.perf_counter() - start
         return {
@@ -227,7 +238,11 @@ def loss_in_memory(store: GraphStore) -> float:
     topology, splits = Topology.in_memory(*store.read_adjacency()), Splits(store.read_split("train"), NONE, NONE)
     degrees = NodeDegrees(topology.in_degree(), store.read_out_degree())
     features = FeatureTiers(store.read_features(), NONE)
-    return train(topology, features, store.read_labels(), splits, degrees, OPTIONS, num_classes=CLASSES).history[0].loss
+    return (
+        train(topology, features, store.read_labels(), splits, degrees, options_of(store), num_classes=CLASSES)
+        .history[0]
+        .loss
+    )
 
 
 def _reset_peak() -> None:
@@ -241,10 +256,10 @@ def _peak_bytes() -> int:
 
 def smallest_budget(store: GraphStore) -> int:
     """The budget that a refusal names."""
-    from storage.errors import BudgetError
-
     try:
-        with open_on_disk(store.path, NONE, NONE, OPTIONS, StorageOptions(host_budget=1, directory=store.path.parent)):
+        with open_on_disk(
+            store.path, NONE, NONE, options_of(store), StorageOptions(host_budget=1, directory=store.path.parent)
+        ):
             return 1
     except BudgetError as error:
         return int(str(error).split("at least ")[1].split(",")[0])
