@@ -75,6 +75,10 @@ def validate_config(tree: dict[str, Any], source: str) -> PipelineConfig:
         If a key is unknown or a value is not allowed; the message opens with `source`.
     """
     try:
+        _refuse_undecodable(tree, source)
+    except RecursionError:  # YAML can name a list within itself
+        raise ConfigError(f"{source}: values are nested without end") from None
+    try:
         return PipelineConfig.model_validate(tree)
     except ValidationError as error:
         unknown_keys_first = sorted(error.errors(include_url=False), key=lambda p: p["type"] != "extra_forbidden")
@@ -96,6 +100,18 @@ def validate_comparison(tree: dict[str, Any]) -> CompareConfig:
         return CompareConfig.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(_describe(error.errors(include_url=False)[0])) from error
+
+
+def _refuse_undecodable(tree: Any, source: str) -> None:
+    """Refuse texts that hold bytes of a file name that is not UTF-8: neither Prefect nor MLflow could keep them."""
+    if isinstance(tree, dict | list):
+        for value in tree.values() if isinstance(tree, dict) else tree:
+            _refuse_undecodable(value, source)
+    elif isinstance(tree, str) and not tree.isascii():
+        try:
+            tree.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ConfigError(f"{source}: {tree!r} is not UTF-8: rename the file or the folder") from None
 
 
 def _read_text(name_or_path: str) -> str:
@@ -138,6 +154,8 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         tree = tree[parent]
     try:
         tree[leaf] = yaml.safe_load(text)
+    except UnicodeEncodeError:
+        raise ConfigError(f"--set {override!r}: the value is not UTF-8: rename the file or the folder") from None
     except _NOT_YAML as error:
         raise ConfigError(f"--set {override}: the value is not valid YAML ({' '.join(str(error).split())})") from error
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from conf.schema import PipelineConfig
 from storage.errors import InputError
+from storage.formats.files import require_file
 from storage.formats.summary import summarize_input
 from storage.graph_store import INDPTR, OUT_DEGREE, GraphStore, row_chunks
 from storage.manifest import MANIFEST_NAME, Manifest
@@ -42,7 +43,7 @@ def describe_path(path: Path) -> Facts:
                 "a configuration"
             )
         return describe_artifact(manifest)
-    with path.open("rb") as file:
+    with require_file(path).open("rb") as file:
         is_hdf5 = file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC
     if is_hdf5 or path.suffix == ".h5":
         return describe_store(path)

@@ -100,7 +100,10 @@ def _cores_and_memory() -> Iterator[Finding]:
 
 
 def _disk(state_dir: Path, io_seconds: float) -> Iterator[Finding]:
-    folder = next(path for path in (state_dir.absolute(), *state_dir.absolute().parents) if path.is_dir())
+    folder = next(path for path in (state_dir.absolute(), *state_dir.absolute().parents) if path.exists())
+    if not folder.is_dir():
+        yield Finding("disk", "fail", f"{folder} is a file", "set state_dir to a directory")
+        return
     free = shutil.disk_usage(folder).free
     advice = "" if free >= _LITTLE_DISK else "set state_dir to a larger disk, or run `garden gc`"
     yield Finding("disk", "ok" if not advice else "note", f"{format_bytes(free)} free at {folder}", advice)

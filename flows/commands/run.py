@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import gc
 import importlib
 import json
@@ -156,6 +157,7 @@ def run_flow(config: PipelineConfig, flow: str, *, trains: bool, as_json: bool, 
 
     if trains:
         check_config(config)
+    _make_state_dir(config.state_dir)
     signal.signal(signal.SIGTERM, interrupt)
     set_up_logging()
     if not as_json:
@@ -175,6 +177,13 @@ def run_flow(config: PipelineConfig, flow: str, *, trains: bool, as_json: bool, 
         say(json.dumps(summary))
     else:
         show_summary(summary, _where_to_look(config, summary))
+
+
+def _make_state_dir(path: Path) -> None:
+    """Make the state directory; MLflow and Prefect, which would, do not say what is wrong with it."""
+    path.mkdir(parents=True, exist_ok=True)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "the state directory cannot be written to", str(path))
 
 
 @contextlib.contextmanager

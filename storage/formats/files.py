@@ -27,6 +27,8 @@ def require_file(path: Path) -> Path:
         raise InputError(f"{path} is a directory: name the file itself")
     if not path.exists():
         raise InputError(f"{path} does not exist: check the path (the working directory is {Path.cwd()})")
+    if not path.is_file():  # opening a pipe would wait for its writer, and inputs are read more than once
+        raise InputError(f"{path} is no regular file: write its content to one")
     try:
         path.open("rb").close()
     except OSError as error:

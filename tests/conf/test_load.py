@@ -109,7 +109,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(name: str, overrides: list[s
         (b"a: [1", "not valid YAML"),
         (b"name: 2020-13-45", "not valid YAML"),
         (b"[" * 5000, "not valid YAML"),
-        (b"name: &a [*a]", "name: "),
+        (b"name: &a [*a]", "values are nested without end"),
         (b"\x00", "not valid YAML"),
         (b"- 1\n- 2\n", "mapping of names to values (got list)"),
         (b"3: 4\n", "mapping of names to values"),

@@ -106,6 +106,12 @@ def test_a_budget_too_small_is_exit_code_2_and_names_one_that_would_do(demo_gard
     assert "set host_budget to at least" in line
 
 
+def test_a_state_directory_that_is_a_file_is_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, line = failure(Garden(tmp_path / "file" / "state", bare_environment()), "demo")
+    assert (code, line) == (2, f"error: {tmp_path / 'file' / 'state'}: Not a directory; choose another path")
+
+
 @pytest.mark.parametrize(
     ("variable", "expected"),
     [("MLFLOW_TRACKING_URI", "no MLflow server answers"), ("PREFECT_API_URL", "no Prefect server answers")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,27 @@ def test_inspect_a_configuration_tells_what_is_not_finished(tmp_path: Path) -> N
     assert not any(stage["finished"] for stage in stages.values())
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    code, line = refusal("inspect", tmp_path / "pipe.csv")
+    assert code == 2
+    assert "pipe.csv is no regular file: write its content to one" in line
+
+
+def test_names_that_are_not_utf8_are_shown_or_refused(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+    (folder / "e.csv").write_text("0,1\n")
+    assert answer("inspect", folder / "e.csv")["rows"] == 1
+    assert garden("inspect", folder / "e.csv").exit_code == 0
+    for arguments in (["inspect", folder / "none.csv"], ["run", "--name", "n", "--edges", folder / "e.csv"]):
+        code, line = refusal(*arguments)
+        assert code == 2
+        assert "caf" in line
+    code, line = refusal("run", "demo", "--set", f"state_dir={folder}")
+    assert (code, "is not UTF-8: rename the file or the folder" in line) == (2, True)
+
+
 @pytest.mark.parametrize("what", ["nowhere.h5", "abcdef", "."])
 def test_inspect_nothing_is_exit_code_2(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -203,6 +225,13 @@ def test_doctor_sees_a_port_in_use(tmp_path: Path) -> None:
         (finding,) = doctor._ports({"--prefect-port": taken.getsockname()[1]})
     assert finding.status == "note"
     assert "--prefect-port" in finding.advice
+
+
+def test_doctor_refuses_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = garden("doctor", "--state-dir", tmp_path / "file" / "state")
+    assert done.exit_code == 3
+    assert f"{tmp_path / 'file'} is a file" in done.stdout
 
 
 # gc

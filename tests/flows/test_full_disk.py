@@ -105,6 +105,17 @@ def write_column(path: Path, rows: npt.NDArray[np.float64]) -> None:
     write_parquet(path, {"x": rows[:, 0]})
 
 
+def test_a_read_only_disk_is_exit_code_3(disk: Disk, prefect_url: str) -> None:
+    folder = disk("1m")
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    for state in (folder, folder / "state"):
+        done = Garden(state, bare_environment() | {"PREFECT_API_URL": prefect_url}).run("demo", overrides=TINY)
+        assert (done.returncode, done.stdout) == (3, ""), done.stderr
+        assert done.stderr.splitlines()[-1].endswith("; change its permissions, or choose another place")
+        assert str(state) in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_a_run_that_will_not_fit_is_exit_code_3_before_it_starts(disk: Disk, prefect_url: str) -> None:
     garden = Garden(disk("12m"), bare_environment() | {"PREFECT_API_URL": prefect_url})
     done = garden.run("demo", "--json", overrides=TINY)
