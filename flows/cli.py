@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import inspect
+import io
 import re
+import sys
 from collections.abc import Callable
 
 import typer
@@ -65,6 +67,9 @@ app.add_typer(configuration.app, name="config")
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # names of files need not be UTF-8
     try:
         app()
     finally:

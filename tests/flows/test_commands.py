@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +185,11 @@ def test_names_that_are_not_utf8_are_shown_or_refused(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "e.csv").write_text("0,1\n")
     assert answer("inspect", folder / "e.csv")["rows"] == 1
-    assert garden("inspect", folder / "e.csv").exit_code == 0
+    command = [sys.executable, "-m", "flows.cli", "inspect", str(folder / "e.csv")]
+    strict = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=strict)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "caf?/e.csv" in shown.stdout
     for arguments in (["inspect", folder / "none.csv"], ["run", "--name", "n", "--edges", folder / "e.csv"]):
         code, line = refusal(*arguments)
         assert code == 2
