@@ -39,7 +39,7 @@ class InputDigests:
         key = str(path.absolute())
         try:
             stat = path.stat()
-            if not path.is_file():  # a pipe would be waited for, and inputs are read more than once
+            if not (path.is_file() or path.is_dir()):  # a pipe would be waited for, and inputs are read more than once
                 raise InputError(f"{path} is no regular file: write its content to one")
             identity = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
             known = self._known.get(key)
