@@ -152,10 +152,9 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         if not isinstance(tree.get(parent), dict):
             tree[parent] = {}
         tree = tree[parent]
+    _refuse_undecodable(text, f"--set {key}")
     try:
         tree[leaf] = yaml.safe_load(text)
-    except UnicodeEncodeError:
-        raise ConfigError(f"--set {override!r}: the value is not UTF-8: rename the file or the folder") from None
     except _NOT_YAML as error:
         raise ConfigError(f"--set {override}: the value is not valid YAML ({' '.join(str(error).split())})") from error
 
