@@ -55,7 +55,7 @@ COMPARE = "compare"
 """What the logs call this."""
 RECOMMENDED_FILE = "recommended.yaml"
 """Name of the recommended configuration in the run's folder."""
-_WINDOW_CLASSES = 4
+_WINDOWS = 4
 _LEAST_GAIN = 0.005
 _TRACE_SHARE = 8  # a replay holds its trace, its next uses, and counts: an eighth of the memory for the nodes alone
 _WORK_BYTES = 200  # a node: profiles of several lengths, degrees, orders of the DUCATI split
@@ -85,7 +85,7 @@ def compare_on_graph(run: RunContext, asked: CompareConfig) -> Facts:
     Raises
     ------
     InputError
-        If a policy is unknown, or the graph has nothing to train on or nothing to order the seeds by.
+        If a policy is unknown, or the graph has nothing to train on, one mini-batch, or nothing to order seeds by.
     BudgetError, MachineError
         If it would need too much memory.
     """
@@ -95,7 +95,9 @@ def compare_on_graph(run: RunContext, asked: CompareConfig) -> Facts:
         memory = topology_bytes(store) + profile_bytes(store.info, run.config.sampling)
         memory += _WORK_BYTES * store.info.num_nodes
         run.artifacts.budgets.check(COMPARE, Estimate(memory, SMALL_FILES_BYTES), run.directory)
-        graph, order = _graph(store, run.config), _seed_order(store, asked)
+        graph = _graph(store, run.config)
+        order = seed_order(store, asked, graph.train_nodes)
+    check_batches(graph, asked)
     left = int(run.config.host_budget or available_memory()) - memory
     heldout = graph.profile(run.config.seed, 0, asked.heldout_epochs)
     budgets = _budgets(graph, run.config, asked)
@@ -130,8 +132,31 @@ def _graph(store: GraphStore, config: PipelineConfig) -> Graph:
     )
 
 
-def _seed_order(store: GraphStore, asked: CompareConfig) -> Any:
-    """Times or communities of the nodes, where the seeds are to come by them."""
+def check_batches(graph: Graph, asked: CompareConfig) -> None:
+    """Refuse a workload that cannot be parted into what a cache is chosen on and what it is judged on.
+
+    Raises
+    ------
+    InputError
+        If it has one mini-batch.
+    """
+    per_epoch = -(-len(graph.train_nodes) // graph.batch_size)
+    epochs = asked.trained_epochs if asked.workload == "shuffled" else 1
+    if asked.workload != "moving_community" and epochs * per_epoch < 2:
+        raise InputError(
+            f"the workload {asked.workload!r} has one mini-batch, of {len(graph.train_nodes)} training nodes, and a "
+            "comparison needs two: lower sampling.batch_size, or train on more nodes"
+        )
+
+
+def seed_order(store: GraphStore, asked: CompareConfig, train_nodes: IdArray) -> Any:
+    """Times or communities of the nodes, where the seeds are to come by them.
+
+    Raises
+    ------
+    InputError
+        If the graph has none.
+    """
     if asked.workload == "shuffled":
         return None
     if asked.workload == "time_order":
@@ -141,7 +166,10 @@ def _seed_order(store: GraphStore, asked: CompareConfig) -> Any:
         return ids
     if store.info.is_multi_label:
         raise InputError("nodes with several labels are in no one community: compare another workload")
-    return store.read_labels()
+    labels_N = store.read_labels()
+    if not (labels_N[train_nodes] >= 0).any():
+        raise InputError("no training node has a label, which is what communities are: compare another workload")
+    return labels_N
 
 
 def _batches(graph: Graph, asked: CompareConfig, order: Any, seed: int, num_batches: int) -> list[IdArray]:
@@ -149,8 +177,8 @@ def _batches(graph: Graph, asked: CompareConfig, order: Any, seed: int, num_batc
     if asked.workload == "time_order":
         return time_ordered(graph.train_nodes, order, graph.batch_size)[:num_batches]
     if asked.workload == "moving_community":
-        width = max(1, int(order.max()) // _WINDOW_CLASSES)
         known = graph.train_nodes[order[graph.train_nodes] >= 0]
+        width = max(1, len(np.unique(order[known])) // _WINDOWS)
         return moving_community(known, order, graph.batch_size, num_batches, width=width, seed=seed)
     epochs = range(asked.trained_epochs)
     batches = [shuffled_batches(graph.train_nodes, graph.batch_size, seed=seed, epoch=epoch) for epoch in epochs]

@@ -61,18 +61,25 @@ def moving_community(
         Community of each node, in [0, C).
     batch_size, num_batches : int
     width : int
-        Communities in the window; their order is that of their numbers.
+        Communities in the window; their order is that of their numbers, and those without a training node are skipped.
     seed : int
 
     Returns
     -------
     list of (batch_size,) arrays
         Drawn with replacement where the window holds fewer nodes than a mini-batch.
+
+    Raises
+    ------
+    ValueError
+        If there are no training nodes.
     """
+    if not len(train_nodes):
+        raise ValueError("no training nodes")
     rng = np.random.default_rng(seed)
-    num_communities = int(community_N.max()) + 1
     nodes = train_nodes[np.argsort(community_N[train_nodes], kind="stable")]
-    first_C = np.searchsorted(community_N[nodes], np.arange(num_communities + 1))
+    first_C = np.append(np.unique(community_N[nodes], return_index=True)[1], len(nodes))
+    num_communities = len(first_C) - 1
     last_window = max(0, num_communities - width)
     batches = []
     for number in range(num_batches):

@@ -143,6 +143,14 @@ def test_seeds_come_in_time_order_and_from_the_window() -> None:
     assert set(community_N[batches[-1]]) <= {4, 5}
 
 
+def test_the_window_skips_communities_without_a_training_node() -> None:
+    community_N = np.array([0, 0, 2, 1, 5])
+    batches = moving_community(np.array([0, 1, 2]), community_N, 2, 3, width=1, seed=0)
+    assert [set(community_N[batch]) for batch in batches] == [{0}, {0}, {2}]
+    with pytest.raises(ValueError, match="no training nodes"):
+        moving_community(np.array([], np.int64), community_N, 2, 3, width=1, seed=0)
+
+
 def test_a_snapshot_is_the_same_graph_under_other_names() -> None:
     moved = next_snapshot(TOPOLOGY, 0.3, seed=4)
     assert (moved.num_nodes, moved.num_edges) == (TOPOLOGY.num_nodes, TOPOLOGY.num_edges)
