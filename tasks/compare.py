@@ -110,7 +110,7 @@ def compare_on_graph(run: RunContext, asked: CompareConfig) -> Facts:
     facts["by_profile_epochs"] = by_profile_epochs(
         graph, asked.profile_epochs, heldout, own or budgets[-1], traces, run.config.seed
     )
-    recommended, facts["recommendation"] = _recommend(run.config, facts)
+    recommended, facts["recommendation"] = recommend(run.config, facts, on_gpu=run.backend == "cuda")
     _publish(run, rows, facts, recommended)
     return facts
 
@@ -243,21 +243,23 @@ def _figures(
     }
 
 
-def _recommend(config: PipelineConfig, facts: Facts) -> tuple[PipelineConfig, str]:
-    """The configuration to run, and why, in a sentence."""
+def recommend(config: PipelineConfig, facts: Facts, *, on_gpu: bool) -> tuple[PipelineConfig, str]:
+    """The configuration to run, valid as it is, and why, in a sentence."""
     at = facts["budgets"].index(facts["device_budget"])
     rates = {name: values[at] for name, values in facts["feature_hit_rate"].items()}
     counting = {OURS: "smoothed", "presc": "input", "full_link": "full_link"}
     best = max((name for name in counting if name in rates), key=rates.__getitem__)
     dynamic = facts["dynamic"]
     gain = dynamic["static_and_dynamic"] - dynamic["static"]
-    pays = dynamic["share"] > 0 and gain >= _LEAST_GAIN
+    is_kept = config.storage.mode == "memory" and not on_gpu
+    pays = is_kept and dynamic["share"] > 0 and gain >= _LEAST_GAIN
     options = type(config.cache.dynamic)()
     if pays:
         options = options.model_validate({name: dynamic[name] for name in ("share", "gamma", "interval_batches")})
     cache = config.cache.model_copy(update={"dynamic": options, "device_budget": facts["device_budget"]})
     profile = config.profile.model_copy(update={"counting": counting[best]})
-    recommended = config.model_copy(update={"cache": cache, "profile": profile})
+    changed = config.model_copy(update={"cache": cache, "profile": profile})
+    recommended = type(config).model_validate_json(changed.model_dump_json())  # a copy is not validated
     larger = [number for number, budget in enumerate(facts["budgets"]) if budget > facts["device_budget"]]
     saved = facts["saved"][OURS_DUAL]
     more = ""
@@ -267,7 +269,7 @@ def _recommend(config: PipelineConfig, facts: Facts) -> tuple[PipelineConfig, st
     upkeep = (
         f"with a dynamic cache of {dynamic['share']:.0%} of it, which serves {100 * gain:.1f} points more"
         if pays
-        else "without a dynamic cache, which would not pay"
+        else f"without a dynamic cache, which {'would not pay' if is_kept else 'is kept in memory on the CPU only'}"
     )
     of_oracle = rates[best] / max(1e-12, rates[ORACLE])
     sentence = (

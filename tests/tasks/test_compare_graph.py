@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from conf.compare import CompareConfig
+from conf.load import load_config
 from kernels.topology import Topology
 from storage.errors import InputError
 from storage.graph_store import GraphStore
-from tasks.compare import check_batches, seed_order
+from tasks.compare import check_batches, recommend, seed_order
 from tasks.compare_measure import Graph
 from tests.storage.stores import write_small_store
 
@@ -36,3 +37,37 @@ def test_communities_need_a_label_of_a_training_node(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no training node has a label"):
             seed_order(store, asked, np.arange(0, 3000, 2))
         np.testing.assert_array_equal(seed_order(store, asked, np.arange(10)), labels_N)
+
+
+FACTS = {
+    "budgets": [100, 6 << 20],
+    "device_budget": 6 << 20,
+    "feature_hit_rate": {name: [0.1, 0.2] for name in ("smoothed", "presc", "full_link", "static_oracle")},
+    "saved": {"garden_plan": [0.1, 0.2]},
+    "dynamic": {"share": 0.5, "gamma": 0.9, "interval_batches": 5, "static": 0.1, "static_and_dynamic": 0.3},
+}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "on_gpu", "share"),
+    [
+        ([], False, 0.5),
+        ([], True, 0.0),
+        (["backend=cuda"], True, 0.0),
+        (["storage.mode=storage", "host_budget=2GB"], False, 0.0),
+        (["cache.dynamic.share=0.2"], True, 0.0),
+    ],
+)
+def test_a_dynamic_cache_is_recommended_where_one_is_kept(overrides: list[str], on_gpu: bool, share: float) -> None:
+    config = load_config("demo", overrides)
+    recommended, sentence = recommend(config, FACTS, on_gpu=on_gpu)
+    assert recommended.cache.dynamic.share == share
+    assert ("with a dynamic cache of 50%" in sentence) == bool(share)
+    assert ("which is kept in memory on the CPU only" in sentence) == (not share)
+    type(config).model_validate_json(recommended.model_dump_json())
+
+
+def test_what_is_recommended_is_validated() -> None:
+    broken = load_config("demo").model_copy(update={"name": "not a name"})
+    with pytest.raises(ValueError, match="name"):
+        recommend(broken, FACTS, on_gpu=False)
