@@ -17,6 +17,7 @@ $(BIN)/python:
 	$(BIN)/pip install --quiet --upgrade pip
 
 $(VENV)/.run-installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing packages (about 2.3 GB; the first time some minutes)"
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	@touch $@
 

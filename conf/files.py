@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ def config_from_files(
     features: Path | None = None,
     labels: Path | None = None,
     *,
-    name: str | None,
+    name: str | None = None,
+    id_column: str | None = None,
     file_format: str | None = None,
     symmetrize: bool = True,
     overrides: Sequence[str] = (),
@@ -38,7 +40,9 @@ def config_from_files(
     features, labels
         Tables with one row a node.
     name
-        Name of the run and the model.
+        Name of the run and the model; by default that of the edge file.
+    id_column
+        Column of features and labels that holds the ids.
     file_format
         Value of `data.format`; by default the suffix tells it.
     symmetrize
@@ -49,19 +53,26 @@ def config_from_files(
     Raises
     ------
     ConfigError
-        If edges or name are missing, the suffix is unknown, or a value is not allowed.
+        If there are no edges, the suffix is unknown, or a value is not allowed.
     """
     if edges is None:
-        raise ConfigError("give a configuration (`garden run demo`), or your files: --name NAME --edges FILE")
-    if name is None:
-        raise ConfigError(f"--edges {edges} needs --name NAME: the run and the model it registers are called so")
+        raise ConfigError(
+            "give a configuration (`garden run demo`), or your files: --edges FILE --features FILE --labels FILE"
+        )
     chosen = file_format or format_of(edges)
     data: dict[str, Any] = {"format": chosen, "edges": str(edges), "symmetrize": symmetrize}
     data |= {key: str(path) for key, path in (("features", features), ("labels", labels)) if path is not None}
+    data |= {} if id_column is None else {"id_column": id_column}
     data |= {} if chosen in _BRINGS_SPLIT else {"split": "random"}
-    tree: dict[str, Any] = {"name": name, "data": data}
+    tree: dict[str, Any] = {"name": name or _name_of(edges), "data": data}
     apply_overrides(tree, overrides)
     return validate_config(tree, str(edges))
+
+
+def _name_of(edges: Path) -> str:
+    """Name of a file without its suffixes, as far as a name may hold its characters."""
+    stem = edges.name.removesuffix("".join(edges.suffixes[-2:] if edges.suffix == ".gz" else edges.suffixes[-1:]))
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).lstrip("._-")[:100] or "graph"
 
 
 def format_of(edges: Path) -> str:

@@ -44,9 +44,11 @@ class Form(BaseModel):
     edges: str | None = Field(None, title="Edges")
     """For files: text, Parquet, .mtx, .npz or .bin (DGL)."""
     features: str | None = Field(None, title="Features")
-    """For files: .npy or Parquet, one row a node."""
+    """For files: .npy or Parquet, one row a node; with an id column CSV too."""
     labels: str | None = Field(None, title="Labels")
-    """For files: .npy or Parquet, one row a node."""
+    """For files: .npy or Parquet, one row a node; with an id column CSV too."""
+    id_column: str | None = Field(None, title="Id column")
+    """For files: column of features and labels with the ids that edges use. Empty: ids are row numbers."""
     settings: list[Annotated[str, Field(pattern=r"^\s*[a-z_.]+\s*=")]] = Field([], title="Further settings")
     """Any other setting, one a line as a.b=value, such as training.patience=5. docs/configuration.md lists all."""
 
@@ -160,6 +162,7 @@ def filled_in(form: Form, fixed: Sequence[str] = ()) -> PipelineConfig:
             features,
             labels,
             name=getattr(form, "name", None),
+            id_column=form.id_column,
             file_format=None,
             symmetrize=True,
             overrides=overrides,
@@ -173,7 +176,7 @@ def filled_in(form: Form, fixed: Sequence[str] = ()) -> PipelineConfig:
 
 def _check_files(form: Form) -> None:
     """Refuse fields that would have no effect, and a choice without what it needs."""
-    named = {"Edges": form.edges, "Features": form.features, "Labels": form.labels}
+    named = {"Edges": form.edges, "Features": form.features, "Labels": form.labels, "Id column": form.id_column}
     given = [title for title, value in named.items() if value is not None]
     if given and form.dataset != FILES:
         raise ConfigError(
@@ -181,8 +184,8 @@ def _check_files(form: Form) -> None:
         )
     if form.dataset == FILES and form.path is not None:
         raise ConfigError(f"Path has no effect with data set {FILES!r}: name the files in Edges, Features and Labels")
-    if form.dataset == FILES and not (form.edges and getattr(form, "name", None)):
-        raise ConfigError(f"data set {FILES!r} needs Edges and Name: fill in both")
+    if form.dataset == FILES and not form.edges:
+        raise ConfigError(f"data set {FILES!r} needs Edges: fill it in")
     if form.dataset == YAML and form.path is None:
         raise ConfigError(f"data set {YAML!r} needs Path: name your configuration file there")
 

@@ -114,6 +114,11 @@ def _refuse_undecodable(tree: Any, source: str) -> None:
             raise ConfigError(f"{source}: {tree!r} is not UTF-8: rename the file or the folder") from None
 
 
+def to_yaml(config: PipelineConfig) -> str:
+    """Write every setting, as YAML that `load_config` reads."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, width=120, allow_unicode=True)
+
+
 def _read_text(name_or_path: str) -> str:
     preset = _PRESETS.joinpath(f"{name_or_path}.yaml")
     path = Path(name_or_path)
@@ -167,6 +172,8 @@ def _describe(problem: Any) -> str:
         near = _keys_that_end_in(location[-1]) or difflib.get_close_matches(where, _known_keys(), n=1)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "docs/configuration.md lists all keys"
         return f"unknown key {where!r}: {hint}"
+    if problem["type"].startswith("byte_size"):
+        return f"{where}: {problem['input']!r} is no byte size: write 500MB or 2GiB"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{where}: {message}" if where else message

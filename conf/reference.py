@@ -13,7 +13,7 @@ HEADER = """# Configuration reference
 
 Made from the models in `conf` by `python -m conf.reference docs/configuration.md`; a test keeps the two equal.
 A configuration is a YAML file with these keys; `--set a.b=value` overrides one. Unknown keys are errors.
-Byte sizes are numbers or texts such as `6MiB`.
+Byte sizes are numbers or texts such as `6MiB`. Relative paths count from the working directory, not from the file.
 """
 
 

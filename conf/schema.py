@@ -16,7 +16,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 # format -> (required, optional) fields that name files or say how to read them
 _TABLES = ("features", "labels")
-_COLUMNS = ("num_nodes", "source_column", "target_column", "edge_weights")
+_COLUMNS = ("num_nodes", "id_column", "source_column", "target_column", "edge_weights")
 _DOWNLOAD = ("url", "checksum")
 _FILE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "demo": ((), ()),
@@ -122,11 +122,14 @@ class DataConfig(Section):
     edges: Path | None = None
     """Edge file (edge_list, parquet), matrix (matrix_market, npz) or saved graph (dgl)."""
     features: Path | None = None
-    """Node features, one row a node: `.npy` (N, F) or Parquet, every column one feature (edge_list, parquet,
-    matrix_market, npz)."""
+    """Node features, one row a node: `.npy` (N, F) or Parquet, every column one feature; with `id_column` CSV or TSV
+    too (edge_list, parquet, matrix_market, npz)."""
     labels: Path | None = None
     """Node labels, one row a node: `.npy` (N,), a one-column Parquet file, or `.npy` (N, C) rows of 0 and 1; negative
-    or NaN is unlabelled (edge_list, parquet, matrix_market, npz)."""
+    or NaN is unlabelled; with `id_column` CSV or TSV too (edge_list, parquet, matrix_market, npz)."""
+    id_column: str | None = None
+    """Column of `features` and `labels` with ids as the edges have them, integers or strings, in any order; without it,
+    ids are row numbers. An id without features is an error, one without a label is unlabelled (edge_list, parquet)."""
     task: Literal["auto", "single", "multi"] = "auto"
     """Whether a node has one class (`single`) or may have several labels (`multi`, rows of 0 and 1); `auto`: multi
     where a row has two ones or unknown entries."""
@@ -189,6 +192,10 @@ class DataConfig(Section):
                 raise ValueError(f"data.{name} has no effect for format {self.format!r}: remove it")
         if self.checksum is not None and self.url is None:
             raise ValueError("data.checksum has no effect without data.url: remove it")
+        if self.id_column is not None and self.num_nodes is not None:
+            raise ValueError("data.num_nodes has no effect with data.id_column, which names every node: remove it")
+        if self.id_column is not None and self.features is None and self.labels is None:
+            raise ValueError("data.id_column has no effect without data.features or data.labels: remove it")
         return self
 
     @model_validator(mode="after")

@@ -8,23 +8,25 @@ import io
 import re
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
 from flows.commands import advise, compare, configuration, graphs, models, run, sweep, up, upkeep
+from flows.commands.values import Command, Group
 
 _EXAMPLES = """
 [bold]Examples[/bold]
 
 [green]garden run demo[/green]: a generated graph, no files needed
 
-[green]garden run --name mine --edges e.csv --features x.npy --labels y.npy[/green]: your own
+[green]garden run --edges mine.csv --features x.npy --labels y.npy[/green]: your own
 
 [green]garden advise mine.yaml[/green]: how to run it on this machine, and what to expect
 
 [green]garden inspect demo[/green]: which stages are finished, and what they made
 
-[green]garden predict demo@champion STORE -o classes.parquet[/green]: classes of all nodes
+[green]garden predict demo@champion -o classes.parquet[/green]: classes of all nodes
 
 [green]garden doctor[/green]: what this machine can do
 
@@ -34,6 +36,7 @@ _EXAMPLES = """
 """
 
 app = typer.Typer(
+    cls=Group,
     name="garden",
     help="Train GNNs on graphs larger than the GPU or the memory of one machine: cached, block-wise, tracked.",
     epilog=_EXAMPLES,
@@ -61,8 +64,28 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
 for _name, _command, _examples in _COMMANDS:
     # Typer would break the lines of a paragraph where the source does.
     _help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(_command.__doc__ or ""))
-    app.command(_name, help=_help, epilog=_examples)(_command)
+    app.command(_name, cls=Command, help=_help, epilog=_examples)(_command)
 app.add_typer(configuration.app, name="config")
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"garden {version('garden-gnn')}")
+        except PackageNotFoundError:
+            typer.echo("garden, run from a checkout that is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

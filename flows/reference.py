@@ -57,6 +57,8 @@ def _parameter(parameter: Any) -> Iterator[str]:
     is_option = parameter.param_type_name == "option"
     names = [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar or parameter.name.upper()]
     default = parameter.default if parameter.default not in (None, False, ()) else None
+    if isinstance(getattr(parameter, "show_default", None), str):
+        default = parameter.show_default
     names = [name.replace("|", "\\|") for name in names]
     shown = f"`{getattr(default, 'value', default)}`" if default is not None else ""
     text = " ".join((parameter.help or "").split()).replace("|", "\\|")

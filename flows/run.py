@@ -14,10 +14,12 @@ from collections.abc import Collection, Iterator
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.runtime import flow_run
 
+from conf.load import to_yaml
 from conf.schema import PipelineConfig
 from flows.environment import OUR_LOGGERS
 from flows.summary import summarize, to_markdown
 from storage.atomic import write_text
+from tasks.artifacts import CONFIG_FILE
 from tasks.plots import plot_time
 from tasks.run_context import RunContext
 from tasks.specs import STAGES
@@ -109,6 +111,7 @@ def _publish(run: RunContext, mlflow_url: str) -> None:
     plot_time({"run": stage_s, **run.facts.get("training_s", {})}, run.directory / "time.png")
     run.picture(run.directory / "time.png")
     write_text(run.directory / "summary.json", json.dumps(run.summary, indent=2) + "\n")
+    write_text(run.directory / CONFIG_FILE, to_yaml(run.config))
     run.parent.log_artifact(run.directory / "summary.json")
     with _best_effort("the summary artifact"):
         markdown = to_markdown(run.summary, {"MLflow run": mlflow_url})

@@ -12,6 +12,7 @@ from tasks.run_context import RunContext
 from tasks.specs import CACHE
 
 Summary = dict[str, Any]
+_CACHED = {"feature": "feature", "adjacency": "adjacency (neighbor list)"}
 
 
 def summarize(run: RunContext, seconds: float) -> Summary:
@@ -119,13 +120,13 @@ def headline(summary: Summary) -> list[str]:
     for kind, rates in summary["hit_rates"].items():
         if rates["predicted"] is not None:
             measured = "" if rates["measured"] is None else f"{rates['measured']:.1%} measured, "
-            oracle = f"{rates['predicted']:.1%} predicted, {rates['oracle']:.1%} with hindsight"
-            lines.append(f"{kind} cache hit rate {measured}{oracle}")
+            oracle = f"{rates['predicted']:.1%} predicted, {rates['oracle']:.1%} at best (chosen with hindsight)"
+            lines.append(f"{_CACHED[kind]} cache hit rate {measured}{oracle}")
     if summary.get("best") is not None:
         lines.append(f"best of {len(summary['points'])} points: {_in_words(summary['best'])}")
     if "compare" in summary:
         lines.append(f"configuration: {summary['compare']['recommended_file']}")
-    lines.append(f"{summary['seconds']:.1f} s in all, peak memory {summary['peak_rss_bytes'] / 1e6:,.0f} MB")
+    lines.append(f"{summary['seconds']:.1f} s for all stages, peak memory {summary['peak_rss_bytes'] / 1e6:,.0f} MB")
     if "compare" in summary:
         lines.append(summary["compare"]["recommendation"])
     return lines

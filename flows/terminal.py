@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -70,8 +71,13 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def show_summary(summary: Mapping[str, Any], where_to_look: Mapping[str, str]) -> None:
-    """Write the table that a run ends with, and where to look next."""
+def note(text: str) -> None:
+    """Write a line about what is going on, before there is any logging."""
+    _err.print(_printable(f"{time.strftime('%H:%M:%S')} {text}"), markup=False)
+
+
+def show_summary(summary: Mapping[str, Any], process_s: float, where_to_look: Mapping[str, str]) -> None:
+    """Write the table that a run ends with, how long the whole process took, and where to look next."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name, justify in (("stage", "left"), ("seconds", "right"), ("MB", "right"), ("", "left"), ("", "left")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
@@ -82,6 +88,7 @@ def show_summary(summary: Mapping[str, Any], where_to_look: Mapping[str, str]) -
     _out.print()
     _out.print(table)
     _out.print()
+    _out.print(f"  {process_s:.1f} s from the start of this process", markup=False)
     for line in summary["headline"]:
         _out.print(f"  {line}", markup=False)
     _out.print()

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from storage.blocks.writer import ArrayStream, as_stream
-from storage.csc import Csc, EdgeCounts, build_csc, count_occurrences
+from storage.csc import Csc, EdgeCounts, NodeRangeError, build_csc, count_occurrences
 from storage.csc_external import build_external_csc
+from storage.errors import InputError
 from storage.formats.base import GraphSource
 from storage.heap import return_freed_memory
 from storage.leftovers import scratch_directory
@@ -91,6 +92,33 @@ def sorted_edges(
             external.counts,
             external.isolated_nodes,
         )
+
+
+@contextlib.contextmanager
+def explained(source: GraphSource, num_nodes: int) -> Iterator[None]:
+    """Say what may be meant where edges name nodes that are not there; finding out takes another pass over them.
+
+    Raises
+    ------
+    InputError
+        In place of `NodeRangeError`.
+    """
+    try:
+        yield
+    except NodeRangeError as error:
+        if not source.ids_are_rows:
+            raise
+        ends = [(min(src.min(), dst.min()), max(src.max(), dst.max())) for src, dst in source.edge_chunks() if len(src)]
+        lowest, highest = min(low for low, _ in ends), max(high for _, high in ends)
+        if (lowest, highest) == (1, num_nodes):
+            raise InputError(
+                f"{source.where}: ids start at 1 and end at {num_nodes}, but row 0 of features and labels is node 0: "
+                "subtract 1 from the ids, or give features and labels an id column (--id-column, data.id_column)"
+            ) from error
+        raise InputError(
+            f"{error}. Ids run from {lowest} to {highest}; where they are no row numbers, give features and labels an "
+            "id column (--id-column, data.id_column)"
+        ) from error
 
 
 def _in_memory(csc: Csc, num_nodes: int) -> Adjacency:

@@ -255,12 +255,16 @@ def _changed() -> InputError:
     return InputError("the edges changed while they were read: run again when nothing writes to them")
 
 
+class NodeRangeError(InputError):
+    """An edge names a node that is not there."""
+
+
 def out_of_range(
     src: IdArray, dst: IdArray, position: int, rows_before: int, num_nodes: int, locate: Callable[[int], str]
-) -> InputError:
+) -> NodeRangeError:
     """Name the first edge with an id that no node has."""
     edge = int(src[position]), int(dst[position])
-    return InputError(
+    return NodeRangeError(
         f"{locate(rows_before + position)}: edge {edge} names a node outside [0, {num_nodes}): "
         "correct the row, or the number of nodes (which features, labels or num_nodes fix)"
     )

@@ -28,6 +28,8 @@ class FeatureFacts:
     """Whether every value is 0 or 1 (values that are not finite aside)."""
     zero_rows: int
     """Rows without any value but 0."""
+    in_order: bool = True
+    """Whether the rows come in the order of their nodes."""
 
 
 def inspect_features(
@@ -61,8 +63,8 @@ def _inspect(table: FeatureTable, nan_policy: NanPolicy, advance: Advance) -> Fe
         if bad and nan_policy == "refuse":
             place, column = np.argwhere(~finite)[0]
             raise InputError(
-                f"{table.where}: row {row + place}, column {column} is {raw[place, column]}: correct it, or set "
-                "nan_policy=zero to store 0 in place of values that are not finite"
+                f"{table.where}: row {row + place}, column {column} is {raw[place, column]}: correct it, or store 0 in "
+                "place of values that are not finite: --set data.nan_policy=zero"
             )
         non_finite += bad
         is_binary = is_binary and bool(np.all((chunk == 0) | (chunk == 1) | ~finite))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from storage.adjacency import Adjacency, sorted_edges
+from storage.adjacency import Adjacency, explained, sorted_edges
 from storage.blocks.writer import ArrayStream, watched
 from storage.errors import InputError
 from storage.extras import Extras
@@ -19,6 +20,8 @@ from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_fea
 from storage.formats.base import GraphSource
 from storage.graph_store import DEFAULT_BLOCK_BYTES, write_store
 from storage.heap import return_freed_memory
+from storage.keyed_rows import OneRowEach, in_node_order
+from storage.leftovers import scratch_directory
 from storage.node_ids import number_integers
 from storage.progress import OpenProgress, no_progress
 from storage.splits import Labels, SplitRule, Splits, count_labelled, provided_splits, random_splits, refuse_outside
@@ -143,17 +146,22 @@ def ingest(
     labels = _check_labels(source, num_nodes, options.task)
     splits = _make_splits(source, labels, num_nodes, options)
     return_freed_memory()
-    with sorted_edges(
-        source,
-        num_nodes,
-        path.parent,
-        work_bytes,
-        symmetrize=options.symmetrize,
-        deduplicate=options.deduplicate,
-        remove_self_loops=options.self_loops == "remove",
-        progress=progress,
-    ) as adjacency:
-        features = stored_features(source.features, facts, options.normalize_features) if source.features else None
+    with (
+        explained(source, num_nodes),
+        sorted_edges(
+            source,
+            num_nodes,
+            path.parent,
+            work_bytes,
+            symmetrize=options.symmetrize,
+            deduplicate=options.deduplicate,
+            remove_self_loops=options.self_loops == "remove",
+            progress=progress,
+        ) as adjacency,
+        _stored_features(source, num_nodes, facts, options, path.parent) as features,
+    ):
+        if source.needs_edges and not adjacency.counts.rows_read:
+            raise InputError(f"{source.where} holds no edges: check the file, or set data.num_nodes if that is meant")
         write_store(
             path,
             indptr=adjacency.indptr,
@@ -209,9 +217,33 @@ def _extras(source: GraphSource, relations: ArrayStream | None, num_nodes: int) 
 def _check_features(
     source: GraphSource, num_nodes: int, options: IngestOptions, progress: OpenProgress
 ) -> FeatureFacts:
-    if source.features is None:
+    table = source.features
+    if table is None:
         return FeatureFacts(0, False, 0)
-    return inspect_features(source.features, num_nodes, options.nan_policy, progress)
+    if table.keyed is None:
+        return inspect_features(table, num_nodes, options.nan_policy, progress)
+    each, keyed = OneRowEach(num_nodes, table.where, source.name_of), table.keyed
+    in_file_order = replace(table, num_rows=num_nodes, chunks=lambda: each.watch(keyed()))
+    facts = inspect_features(in_file_order, num_nodes, options.nan_policy, progress)
+    return replace(facts, in_order=each.in_order)
+
+
+@contextlib.contextmanager
+def _stored_features(
+    source: GraphSource, num_nodes: int, facts: FeatureFacts, options: IngestOptions, folder: Path
+) -> Iterator[ArrayStream | None]:
+    """Features as they are stored; rows that come in another order than their nodes are sorted in scratch files."""
+    table = source.features
+    if table is None or table.keyed is None:
+        yield stored_features(table, facts, options.normalize_features) if table else None
+        return
+    keyed = table.keyed
+    with contextlib.nullcontext(folder) if facts.in_order else scratch_directory(folder, "rows-") as scratch:
+
+        def chunks() -> Iterator[npt.NDArray[Any]]:
+            return (rows for _, rows in keyed()) if facts.in_order else in_node_order(keyed(), num_nodes, scratch)
+
+        yield stored_features(replace(table, num_rows=num_nodes, chunks=chunks), facts, options.normalize_features)
 
 
 def _check_labels(source: GraphSource, num_nodes: int, task: Task) -> Labels | None:

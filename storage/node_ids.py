@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numba
 import numpy as np
@@ -43,19 +44,29 @@ class NodeIds:
         """Whether the ids are 0..N-1 already."""
         return self.num_nodes == 0 or (self.ids_N[0] == 0 and self.ids_N[-1] == self.num_nodes - 1)
 
+    def finder(self) -> Callable[[IdArray], IdArray]:
+        """Make what finds the node of each id, -1 for one that is not there; it holds a table of `map_bytes`."""
+        if self.is_identity:
+            return lambda ids: np.where((ids >= 0) & (ids < self.num_nodes), ids, -1)
+        first, spread = int(self.ids_N[0]), _spread(self.ids_N)
+        if spread > _TABLE_SPREAD * self.num_nodes:
+            return HashIndex(self.ids_N).look_up
+        table = empty_ids(spread, self.num_nodes)
+        table.fill(-1)
+        _fill_table(table, first, self.ids_N)
+        return lambda ids: _look_up(table, first, ids)
+
     def map_chunks(self, chunks: Iterable[EdgeChunk]) -> Iterator[EdgeChunk]:
         """Replace the ids of edges by their nodes; an id that is not there becomes -1."""
-        first, spread = int(self.ids_N[0]), _spread(self.ids_N)
-        if spread <= _TABLE_SPREAD * self.num_nodes:
-            table = empty_ids(spread, self.num_nodes)
-            table.fill(-1)
-            _fill_table(table, first, self.ids_N)
-            for src, dst in chunks:
-                yield _look_up(table, first, src), _look_up(table, first, dst)
-        else:
-            index = HashIndex(self.ids_N)
-            for src, dst in chunks:
-                yield index.look_up(src), index.look_up(dst)
+        find = self.finder()
+        for src, dst in chunks:
+            yield find(src), find(dst)
+
+    def numbered(self, reader: EdgeReader) -> NumberedEdges:
+        """Give edges with these ids as edges between nodes."""
+        if self.is_identity:
+            return NumberedEdges(reader, self.num_nodes, None)
+        return NumberedEdges(_MappedEdges(reader, self), self.num_nodes, self.ids_N)
 
 
 @dataclass(frozen=True)
@@ -86,14 +97,16 @@ def number_integers(
     BudgetError
         They do not fit `most_bytes`.
     """
-    ids = discover_ids(reader, most_bytes, approx_edges=approx_edges, progress=progress)
-    if ids.is_identity:
-        return NumberedEdges(reader, ids.num_nodes, None)
-    return NumberedEdges(_MappedEdges(reader, ids), ids.num_nodes, ids.ids_N)
+    return discover_ids(reader, most_bytes, approx_edges=approx_edges, progress=progress).numbered(reader)
 
 
 def discover_ids(
-    reader: EdgeReader, most_bytes: int | None = None, *, approx_edges: int = 0, progress: OpenProgress = no_progress
+    reader: EdgeReader,
+    most_bytes: int | None = None,
+    *,
+    further: Iterable[IdArray] = (),
+    approx_edges: int = 0,
+    progress: OpenProgress = no_progress,
 ) -> NodeIds:
     """Collect the ids that occur in edges, in one pass.
 
@@ -104,6 +117,8 @@ def discover_ids(
     reader : EdgeReader
     most_bytes : int, optional
         Memory to keep within.
+    further : iterable of arrays
+        Ids of nodes that need not occur in edges; none is negative.
     approx_edges : int
         About how many edges there are, to show how far the pass is.
     progress : callable
@@ -123,7 +138,7 @@ def discover_ids(
     found, row, fits, largest = IdSet(), 0, True, -1
     sketch = DistinctSketch()
     with progress("numbering nodes", "edges") as advance:
-        for chunk in read_ahead(reader.chunks()):
+        for chunk in chain(read_ahead(reader.chunks()), ((ids,) for ids in further)):
             for ids in chunk:
                 if ids.min(initial=0) < 0:
                     place = int(np.argmax(ids < 0))

@@ -17,12 +17,15 @@ from storage.disk_full import on_full_disk
 from storage.errors import InputError, MachineError, StorageError
 from storage.leftovers import remove_leftovers
 from storage.locks import lock_file, locked
-from storage.manifest import Manifest, files_in
+from storage.manifest import MANIFEST_NAME, Manifest, files_in
 from tasks.budgets import Budgets, Estimate
 
 _logger = logging.getLogger(__name__)
+_SHORTEST_DIGEST = 4
 _DIGEST_LENGTH = 24  # hexadecimal digits: 96 bits, far beyond chance, still short enough to read
 
+CONFIG_FILE = "config.yaml"
+"""The whole configuration of a run, in the run's directory."""
 USED_FILE = "used.json"
 """Names a run and the artifacts it needs, in the run's directory."""
 
@@ -190,6 +193,23 @@ class ArtifactStore:
             for path in present:
                 path.unlink()
             return freed
+
+
+def find_artifact(text: str, state_dir: Path) -> Path | None:
+    """Find the artifact whose digest starts with a text; None where there is none.
+
+    Raises
+    ------
+    InputError
+        If several do.
+    """
+    if len(text) < _SHORTEST_DIGEST or not set(text) <= set("0123456789abcdef"):
+        return None
+    found = [path.parent for path in (state_dir / "artifacts").glob(f"*/{text}*/{MANIFEST_NAME}")]
+    if len(found) > 1:
+        names = ", ".join(f"{path.parent.name}/{path.name}" for path in sorted(found))
+        raise InputError(f"several artifacts start with {text}: {names}; give more digits")
+    return found[0] if found else None
 
 
 def _describe(spec: StageSpec, directory: Path, counts: Mapping[str, Any], seconds: float) -> Manifest:

@@ -27,6 +27,8 @@ class Estimate:
     """Peak of main memory."""
     disk_bytes: int
     """Bytes written."""
+    is_final: bool = True
+    """Whether nothing is left to be found out; what is not final is checked, but not told."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Budgets:
             If it is above what is free now.
         """
         free_memory, free_disk = available_memory(), shutil.disk_usage(directory).free
-        _logger.info(
+        _logger.log(
+            logging.INFO if estimate.is_final else logging.DEBUG,
             "%s: needs up to %s of memory (%s free) and %s of disk (%s free)",
             stage,
             format_bytes(estimate.memory_bytes),

@@ -17,6 +17,7 @@ from storage.locks import is_busy, lock_file, locked
 from storage.manifest import Manifest
 from tasks.artifacts import USED_FILE
 
+_CHAMPION_NEEDS = {"reorder": "store_digest", "train": "train_digest"}
 _KERNEL_CACHE = re.compile(r"^(\w+)\..*\.nb[ic]$")
 
 Artifact = tuple[str, str]
@@ -38,7 +39,8 @@ class Removal:
 def collect_garbage(state_dir: Path, *, older_than_s: float = 0.0, dry_run: bool = False) -> list[Removal]:
     """Remove what nobody needs; what a live process uses or builds stays.
 
-    An artifact is needed if the newest run of any name used it, or if such an artifact was made of it. Where the newest
+    An artifact is needed if the newest run of any name used it, if the champion of any name does (its store, its
+    training), or if such an artifact was made of it. Where the newest
     run of a name stopped early, what an older one of that name made after that stage is needed too. A checkpoint is
     needed if the newest run of any name that came to training would go on from it.
 
@@ -68,12 +70,16 @@ def collect_garbage(state_dir: Path, *, older_than_s: float = 0.0, dry_run: bool
 
 
 def needed_artifacts(state_dir: Path) -> set[Artifact]:
-    """Return the artifacts that the newest run of each name needs, and all those they were made of."""
+    """Return what the newest run of each name needs, and each champion, and all that those were made of."""
     latest: dict[Artifact, str] = {}
-    for use in _uses_newest_first(state_dir / "runs"):
+    for use in map(read_use, newest_first(state_dir / "runs")):
         for stage, digest in use.stages.items():
             latest.setdefault((use.name, stage), digest)
     open_ends = [(stage, digest) for (_, stage), digest in latest.items()]
+    from tasks.tracking_models import champion_digests  # MLflow takes long to import
+
+    for tags in champion_digests(state_dir).values():
+        open_ends += [(stage, tags[tag]) for stage, tag in _CHAMPION_NEEDS.items() if tag in tags]
     needed: set[Artifact] = set()
     while open_ends:
         artifact = open_ends.pop()
@@ -86,14 +92,14 @@ def needed_artifacts(state_dir: Path) -> set[Artifact]:
 def needed_checkpoints(state_dir: Path) -> set[str]:
     """Return the trainings, by digest, that the newest run of each name would go on with."""
     latest: dict[str, str] = {}
-    for use in _uses_newest_first(state_dir / "runs"):
+    for use in map(read_use, newest_first(state_dir / "runs")):
         if use.training is not None:
             latest.setdefault(use.name, use.training)
     return set(latest.values())
 
 
 @dataclass(frozen=True)
-class _Use:
+class Use:
     """What one run needs, as it wrote it down."""
 
     name: str
@@ -104,21 +110,21 @@ class _Use:
     """Digest of the training that it began."""
 
 
-def _uses_newest_first(runs: Path) -> list[_Use]:
-    """Read the notes of all runs.
+def newest_first(runs: Path) -> list[Path]:
+    """Notes of all runs on what they need, the newest first."""
+    return sorted(runs.glob(f"*/{USED_FILE}"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def read_use(path: Path) -> Use:
+    """Read what a run noted.
 
     Raises
     ------
     StorageError
-        If one is damaged: what that run needs is not known.
+        If it is damaged: what that run needs is not known.
     """
-    files = sorted(runs.glob(f"*/{USED_FILE}"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    return [_read_use(path) for path in files]
-
-
-def _read_use(path: Path) -> _Use:
     try:
-        use = _Use(**json.loads(path.read_text(encoding="utf-8")))
+        use = Use(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
         use = None
     if use is None or not isinstance(use.stages, dict):
@@ -147,7 +153,7 @@ def _artifacts(state_dir: Path, newest: float, *, dry_run: bool) -> Iterator[Rem
             continue
         nbytes = _size(directory)
         if not is_busy(directory) if dry_run else remove_unused(directory):
-            yield Removal(directory, nbytes, "no newest run needs it")
+            yield Removal(directory, nbytes, "no newest run and no champion needs it")
 
 
 def _leftovers(root: Path, *, dry_run: bool) -> Iterator[Removal]:

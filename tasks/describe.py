@@ -15,15 +15,15 @@ from storage.formats.files import require_file
 from storage.formats.summary import summarize_input
 from storage.graph_store import INDPTR, OUT_DEGREE, GraphStore, row_chunks
 from storage.manifest import MANIFEST_NAME, Manifest
-from tasks.artifacts import ArtifactStore, StageSpec
+from tasks.artifacts import CONFIG_FILE, ArtifactStore, StageSpec, find_artifact
 from tasks.budgets import Budgets
+from tasks.collect import newest_first, read_use
 from tasks.input_digests import InputDigests
 from tasks.sources import EXPLANATION_FILE, STORE_FILE
 from tasks.specs import cache_spec, ingest_spec, profile_spec, reorder_spec, train_spec
 
 Facts = dict[str, Any]
 PERCENTILES = (0, 25, 50, 75, 90, 99, 100)
-_SHORTEST_DIGEST = 4
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
@@ -58,13 +58,30 @@ def describe_digest(text: str, state_dir: Path) -> Facts | None:
     InputError
         If several do.
     """
-    if len(text) < _SHORTEST_DIGEST or not set(text) <= set("0123456789abcdef"):
-        return None
-    found = [path.parent for path in (state_dir / "artifacts").glob(f"*/{text}*/{MANIFEST_NAME}")]
-    if len(found) > 1:
-        names = ", ".join(f"{path.parent.name}/{path.name}" for path in sorted(found))
-        raise InputError(f"several artifacts start with {text}: {names}; give more digits")
-    return describe_path(found[0]) if found else None
+    found = find_artifact(text, state_dir)
+    return None if found is None else describe_path(found)
+
+
+def describe_run(name: str, state_dir: Path) -> Facts | None:
+    """Describe what the newest run of a name used, stage by stage; None where no run has that name."""
+    for path in newest_first(state_dir / "runs"):
+        use = read_use(path)
+        if use.name == name:
+            stages = {stage: _stage_facts(state_dir, stage, digest) for stage, digest in use.stages.items()}
+            config = path.parent / CONFIG_FILE
+            return {"kind": "run", "name": name, "config": str(config) if config.exists() else None, "stages": stages}
+    return None
+
+
+def _stage_facts(state_dir: Path, stage: str, digest: str) -> Facts:
+    directory = state_dir / "artifacts" / stage / digest
+    manifest = Manifest.read(directory) if directory.is_dir() else None
+    return {
+        "digest": digest,
+        "path": str(directory),
+        "there": manifest is not None and not manifest.missing_files(),
+        "counts": dict(manifest.counts) if manifest else {},
+    }
 
 
 def describe_artifact(manifest: Manifest) -> Facts:
@@ -136,7 +153,7 @@ def describe_config(config: PipelineConfig) -> Facts:
             "digest": spec.digest,
             "path": str(artifacts.directory(spec)),
             "finished": manifest is not None,
-            "collected": bool(manifest and manifest.missing_files()),
+            "removed": bool(manifest and manifest.missing_files()),
             "counts": dict(manifest.counts) if manifest else {},
         }
     return {"kind": "configuration", "name": config.name, "format": config.data.format, "stages": stages}

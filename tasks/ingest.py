@@ -66,7 +66,12 @@ def ingest_graph(run: RunContext) -> Manifest:
             most_id_bytes=budgets.memory_bytes(),
             progress=_progress,
         ).as_dict()
-        found = (f"{value:,} {name.removeprefix('num_').replace('_', ' ')}" for name, value in report.items() if value)
+        unsaid = "split_" if source().labels is None and not source().labelled_later else " "
+        found = (
+            f"{value:,} {name.removeprefix('num_').replace('_', ' ')}"
+            for name, value in report.items()
+            if value and not name.startswith(unsaid)
+        )
         _logger.info("%s: %s", INGEST, ", ".join(found))
         return report
 

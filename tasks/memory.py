@@ -10,6 +10,7 @@ from storage.csc import id_dtype
 from storage.csc_external import LEAST_WORK_BYTES, external_csc_disk_bytes
 from storage.formats.base import CHUNK_BYTES, GraphSource
 from storage.ingest import IngestOptions
+from storage.keyed_rows import spill_disk_bytes, spill_memory_bytes
 from storage.node_ids import map_bytes
 from storage.splits import labels_nbytes
 from tasks.budgets import Budgets, Estimate
@@ -18,6 +19,7 @@ _NODE_BYTES = 96  # while sorting in memory: offsets, degrees, labels, ids, spli
 _FILE_NODE_BYTES = 48  # in the store: offsets, degrees, label, ids, split
 _TEXT_COPIES = 3  # of names: as read, as stored, and an encoded copy of those that are no bytes yet
 _NAME_BYTES = 96  # a name's entries in tables, and as an object of its own while they are encoded
+_PARSING_BYTES = 48 << 20  # a block of a wide text table, while it is parsed (measured)
 _READING_BYTES = 14 << 20  # chunks as read, checked and converted, the next one too
 _MORE_SORTING_BYTES = 64 << 20
 """What the sort in scratch files may take beyond the least however small the graph is: it is faster with more."""
@@ -48,8 +50,10 @@ def plan_ingest(source: GraphSource, options: IngestOptions, memory_bytes: int) 
     scratch = external_csc_disk_bytes(edges, nodes, columns)
     sorted_bytes = scratch * (columns - 1) // (2 * columns - 1)
     disk = max(scratch, sorted_bytes + 16 * nodes + in_memory.disk_bytes)
+    memory = held + max(work_bytes, _row_sort_bytes(source).memory_bytes)
     return IngestPlan(
-        Estimate(memory_bytes=max(held + work_bytes, _opening_bytes(source)), disk_bytes=disk), work_bytes
+        Estimate(memory_bytes=max(memory, _opening_bytes(source)), disk_bytes=disk, is_final=_is_final(source)),
+        work_bytes,
     )
 
 
@@ -74,14 +78,32 @@ def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
     id_bytes = id_dtype(nodes).itemsize + (4 if source.relations is not None else 0)
     ids = id_bytes * _num_edges(source, options)
     feature_bytes = 4 * source.features.dim if source.features is not None else 0
+    row_sort = _row_sort_bytes(source)
+    chunks = max(16 * CHUNK_BYTES, row_sort.memory_bytes + 4 * CHUNK_BYTES)
     return Estimate(
-        memory_bytes=ids + _NODE_BYTES * nodes + _TEXT_COPIES * text + _link_bytes(source) + 16 * CHUNK_BYTES,
+        memory_bytes=ids + _NODE_BYTES * nodes + _TEXT_COPIES * text + _link_bytes(source) + chunks,
         disk_bytes=ids
+        + row_sort.disk_bytes
         + (_FILE_NODE_BYTES + feature_bytes) * nodes
         + text
         + _link_bytes(source)
         + 16 * options.block_bytes,
+        is_final=_is_final(source),
     )
+
+
+def _is_final(source: GraphSource) -> bool:
+    """Whether the nodes are known."""
+    return source.num_nodes is not None
+
+
+def _row_sort_bytes(source: GraphSource) -> Estimate:
+    """What bringing features into the order of the nodes takes, where their rows name the nodes."""
+    table = source.features
+    if table is None or table.keyed is None:
+        return Estimate(0, 0)
+    rows = (table.num_rows, table.dtype.itemsize * table.dim)
+    return Estimate(spill_memory_bytes(*rows) + _PARSING_BYTES, spill_disk_bytes(*rows))
 
 
 def _num_edges(source: GraphSource, options: IngestOptions) -> int:

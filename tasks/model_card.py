@@ -51,7 +51,8 @@ def _lines(run: RunContext, trained: Manifest) -> Iterator[str]:
 
 
 def _how_to_load(name: str, digest: str) -> Iterator[str]:
-    yield f"Classes of all nodes: `garden predict {name}@champion STORE`, or `{name}@VERSION` for this one."
+    command = f"garden predict {name}@champion -o classes.parquet"
+    yield f"Classes of all nodes: `{command}`, or `{name}@VERSION` for this one."
     yield "In Python, from a downloaded copy of this folder (weights are read with `weights_only=True`):"
     yield "\n```python\nfrom pathlib import Path\n\nfrom tasks.checkpoint import load_model\n"
     yield 'model = load_model(Path("model"))\n```'

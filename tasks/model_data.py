@@ -36,12 +36,14 @@ class ModelData:
     """How features were normalized."""
     multi_label: bool = False
     """Whether a node may have several labels, each with a probability of its own."""
+    store_digest: str | None = None
+    """Artifact of the laid-out store that was trained on; None in models of older versions."""
 
     @classmethod
-    def of(cls, info: StoreInfo, options: IngestOptions) -> ModelData:
+    def of(cls, info: StoreInfo, options: IngestOptions, store_digest: str | None = None) -> ModelData:
         """Describe the data of a training."""
         reading = {name: getattr(options, name) for name in _READING}
-        return cls(info.label_names, multi_label=info.is_multi_label, **reading)
+        return cls(info.label_names, multi_label=info.is_multi_label, store_digest=store_digest, **reading)
 
     def reading_options(self) -> IngestOptions:
         """Return how to ingest a new graph for the model: as the training graph was; its split serves nobody."""

@@ -13,6 +13,7 @@ from kernels.nn.model import GnnModel
 from storage.errors import InputError
 from tasks.checkpoint import SPEC_FILE, load_model
 from tasks.model_data import MODEL_FOLDER, ModelData
+from tasks.specs import REORDER
 
 _REGISTERED = re.compile(r"^(?P<name>[^@/]+)@(?P<version>[A-Za-z0-9_-]+)$")
 
@@ -51,6 +52,26 @@ def open_model(reference: str, state_dir: Path) -> NamedModel:
     """
     with _folder(reference, state_dir) as folder:
         return NamedModel(load_model(folder), ModelData.load(folder), reference)
+
+
+def trained_on(named: NamedModel, state_dir: Path) -> Path:
+    """Return the artifact that holds the store a model was trained on.
+
+    Raises
+    ------
+    InputError
+        If the model does not know, or the store is gone.
+    """
+    digest = None if named.data is None else named.data.store_digest
+    if digest is None:
+        raise InputError(f"{named.where} does not know which store it was trained on: give a STORE")
+    directory = state_dir / "artifacts" / REORDER / digest
+    if not directory.is_dir():
+        raise InputError(
+            f"the store that {named.where} was trained on is not in {state_dir} ({REORDER}/{digest}): run its "
+            f"configuration again with --until {REORDER}, or give a STORE"
+        )
+    return directory
 
 
 @contextlib.contextmanager

@@ -105,8 +105,9 @@ def plot_time(bars_s: Mapping[str, Mapping[str, float]], path: Path) -> None:
     """
     bars = [(name, parts) for name, parts in bars_s.items() if sum(parts.values()) > 0]
     with figure(path, "Where the time went", height=1.2 + 0.9 * max(len(bars), 2)) as (ax, *_):
+        longest = max((sum(parts.values()) for _, parts in bars), default=0.0)
         for row, (_, parts) in enumerate(bars):
-            _stacked_bar(ax, row, parts)
+            _stacked_bar(ax, row, parts, longest)
         ax.set_yticks(range(len(bars)), [name for name, _ in bars])
         ax.set(xlabel="seconds", ylim=(max(len(bars), 1) - 0.3, -0.5))
         ax.grid(visible=False, axis="y")
@@ -171,17 +172,19 @@ def plot_io(
             left.plot(middle, rate, "-", lw=1.2, color=colour, label=name)
         left.set(xlabel="seconds", ylabel="MB/s", ylim=(0, None))
         left.legend(loc="upper right")
-        _stacked_bar(right, 0, {name: part for name, part in parts_s.items() if part > 0})
+        parts = {name: part for name, part in parts_s.items() if part > 0}
+        _stacked_bar(right, 0, parts, 2 * sum(parts.values()))  # half as wide as a picture of its own
         right.set(xlabel="seconds", ylim=(1.2, -0.8), yticks=[])
         right.set_title("where the time went")
         right.grid(visible=False, axis="y")
 
 
-def _stacked_bar(ax: Axes, row: int, parts: Mapping[str, float]) -> None:
-    total, left = sum(parts.values()), 0.0
+def _stacked_bar(ax: Axes, row: int, parts: Mapping[str, float], longest: float) -> None:
+    """Draw one bar; the name of a part stands in it where the width of the axis, `longest`, leaves room."""
+    left = 0.0
     for (name, seconds), colour in zip(parts.items(), COLOURS, strict=False):
         ax.barh(row, seconds, left=left, height=0.62, color=colour, edgecolor="white")
-        if seconds > 0.13 * total:
+        if seconds > 0.025 * len(name) * longest:
             ax.text(left + seconds / 2, row, name, ha="center", va="center", color="white")
         left += seconds
     legend = "   ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())

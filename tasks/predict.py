@@ -19,12 +19,13 @@ from storage.cache.tiers import FeatureTiers
 from storage.disk_full import on_full_disk
 from storage.errors import InputError
 from storage.formats.base import GraphSource
-from storage.formats.results import write_npy, write_parquet
+from storage.formats.results import write_npy, write_table
 from storage.graph_store import FEATURES, ORIGINAL_ID, GraphStore
 from storage.ingest import IngestOptions, ingest
 from storage.leftovers import scratch_directory
 from storage.locks import in_use
 from storage.manifest import Manifest
+from tasks.artifacts import find_artifact
 from tasks.bounds import topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Budgets, Estimate
 from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference
@@ -62,7 +63,7 @@ def write_output(named: NamedModel, store_path: Path, out: Path, output: Output,
     store_path
         Store file (`graph.h5`), or the artifact that holds it.
     out
-        File to write: Parquet, or `.npy` for bare hidden representations.
+        File to write: Parquet, CSV, or `.npy` for bare hidden representations.
     output
         `classes` writes the columns `id`, `class` and `p_<class>` for each class (no `class` where a node may have
         several labels); `hidden` writes `id` and `embedding`, what enters the last layer.
@@ -72,11 +73,10 @@ def write_output(named: NamedModel, store_path: Path, out: Path, output: Output,
     Raises
     ------
     InputError
-        If model and store do not fit together, or the suffix of `out` is not one of these.
+        If model and store do not fit together.
     BudgetError, MachineError
         If it needs more memory or disk than it may use or than there is.
     """
-    _check_suffix(out, output)
     path = store_file(store_path)
     with _open_in_use(path) as store:
         _check_fit(named, store)
@@ -91,7 +91,7 @@ def write_output(named: NamedModel, store_path: Path, out: Path, output: Output,
                 write_npy(out, rows_ND)
             else:
                 columns = {"embedding": rows_ND} if output == "hidden" else _class_columns(rows_ND, named, store)
-                write_parquet(out, {"id": store.read_original_ids()[order], **columns})
+                write_table(out, {"id": store.read_original_ids()[order], **columns})
         return Written(out, *rows_ND.shape)
 
 
@@ -140,6 +140,25 @@ def ingested(
         yield path
 
 
+def find_store(text: str, state_dir: Path) -> Path:
+    """Return the store, or the artifact that holds it, which a command line names by path or digest.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    if Path(text).exists():
+        return Path(text)
+    artifact = find_artifact(text, state_dir)
+    if artifact is None:
+        raise InputError(
+            f"{text} is no store: give a graph.h5, the artifact of a reorder stage, or its digest (`garden inspect "
+            "NAME` shows those of a run; the state directory is --state-dir)"
+        )
+    return artifact
+
+
 def store_file(path: Path) -> Path:
     """Return the store file of a store or of an artifact that holds one.
 
@@ -154,14 +173,8 @@ def store_file(path: Path) -> Path:
     if manifest is None or STORE_FILE not in manifest.files:
         raise InputError(f"{path} is no artifact with a store: give a graph.h5, or an artifact of the reorder stage")
     if manifest.missing_files():
-        raise InputError(f"the store of {path} is an intermediate and was collected: give the reordered one")
+        raise InputError(f"the store of {path} is an intermediate and was removed: give the reordered one")
     return manifest.path(STORE_FILE)
-
-
-def _check_suffix(out: Path, output: Output) -> None:
-    allowed = (".parquet", ".npy") if output == "hidden" else (".parquet",)
-    if out.suffix not in allowed:
-        raise InputError(f"{out}: the output is {' or '.join(allowed)}: choose such a name")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from storage.progress import Advance
 from storage.progress import OpenProgress as Display
 
 _logger = logging.getLogger(__name__)
-_LOG_EVERY_S = 10.0
+_LOG_EVERY_S = 4.0
 
 __all__ = ["Advance", "Display", "log_lines", "progress", "set_display"]
 

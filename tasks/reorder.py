@@ -61,7 +61,7 @@ def reorder_graph(run: RunContext) -> Manifest:
 
     manifest = run.open_or_build(reorder_spec(run.config, ingested.digest), build, estimate)
     if not run.config.layout.keep_ingest and (freed := run.artifacts.collect(ingested)):
-        _logger.info("%s: collected the ingested store, %s", REORDER, format_bytes(freed))
+        _logger.info("%s: removed the ingested store, which has served, %s", REORDER, format_bytes(freed))
     run.picture(manifest.path(_PICTURE))
     return manifest
 

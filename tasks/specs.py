@@ -37,6 +37,7 @@ def ingest_spec(config: PipelineConfig, digests: InputDigests) -> StageSpec:
     """
     files = input_files(config.data)
     unused = {"demo", "rmat"} - {config.data.format}
+    unused |= {"id_column"} if config.data.id_column is None else set()  # stores made before there was one stay
     content = {name: digests.digest(path) for name, path in files.items()}
     return _spec(INGEST, content, _plain(config.data, _FILE_FIELDS | unused))
 

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect.exceptions import TerminationSignal
-
 from storage.errors import InputError, MachineError
 from storage.locks import locked
 from tasks.outbox import Outbox
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 
 FLOW_RUN_TAG = "prefect.flow_run_id"
 """Tag that tells which Prefect flow run a run belongs to."""
+_PREFECT_STOP = "TerminationSignal"  # named, not imported: that takes seconds, which those who only read need not wait
 _LOCAL_SCHEMES = ("sqlite:", "postgresql:", "mysql:", "mssql:")
 _FINISH_WAIT_S = 30.0
 _KILL_WAIT_S = 2.0  # a cancelled run has to end within seconds
@@ -259,10 +258,10 @@ def _ending(run: TrackedRun) -> Iterator[TrackedRun]:
     """End a run by how its block ended."""
     try:
         yield run
-    except (TerminationSignal, KeyboardInterrupt):
-        run.end("KILLED")
-        raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or type(error).__name__ == _PREFECT_STOP:
+            run.end("KILLED")
+            raise
         run.set_tags({"error": f"{type(error).__name__}: {error}"[:500]})
         run.end("FAILED")
         raise
@@ -273,8 +272,19 @@ def _experiment_id(client: MlflowClient, name: str, home: Path, uri: str) -> str
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         # A server decides by itself where artifacts go; a bare database has to be told.
+        if uri.startswith("sqlite:"):
+            _drop_default(client, name)
         folder = home / "artifacts" / re.sub(r"[^A-Za-z0-9_-]", "_", name)
         return str(client.create_experiment(name, None if uri.startswith("http") else folder.as_uri()))
     if experiment.lifecycle_stage != "active":
         raise InputError(f"experiment {name!r} was deleted in MLflow at {uri}: restore it or set another name")
     return str(experiment.experiment_id)
+
+
+def _drop_default(client: MlflowClient, name: str) -> None:
+    """Remove the empty experiment that MLflow puts into a new store."""
+    default = client.get_experiment_by_name("Default")
+    if name == "Default" or default is None or default.lifecycle_stage != "active":
+        return
+    if not client.search_runs([default.experiment_id], max_results=1):
+        client.delete_experiment(default.experiment_id)

@@ -22,6 +22,8 @@ PARENT_TAG = "mlflow.parentRunId"
 """Tag that puts a run below another."""
 CHAMPION = "champion"
 """Alias of the best registered version, by the validation metric that chose it."""
+DATA_TAG = "data_digest"
+"""Tag of a registered version that tells on which data it was trained."""
 _PARAMS_A_CALL, _METRICS_A_CALL = 100, 1000  # MLflow's limits
 _METRIC_TAG, _SCORE_TAG = "metric", "valid_score"
 
@@ -127,10 +129,13 @@ class CallSender:
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{folder}"
             scored = {**tags, _METRIC_TAG: metric, _SCORE_TAG: repr(score)}
             self._client.create_model_version(name, source, run_id, tags=scored)
-        self._crown(name, run_id, metric, score)
+        self._crown(name, run_id, metric, score, tags.get(DATA_TAG))
 
-    def _crown(self, name: str, run_id: str, metric: str, score: float) -> None:
-        """Move the alias to the version of this run if it beats the present champion by the same metric."""
+    def _crown(self, name: str, run_id: str, metric: str, score: float, data: str | None) -> None:
+        """Move the alias to the version of this run if it beats the present champion by the same metric.
+
+        Scores on other data say nothing: a version trained on data that the champion was not takes its place.
+        """
         version = self._client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")[0]
         champion = self._client.get_registered_model(name).aliases.get(CHAMPION)
         known = {} if champion is None else self._client.get_model_version(name, str(champion)).tags
@@ -139,5 +144,10 @@ class CallSender:
                 "%s@%s stays version %s: %s chose it and %s the new version %s; move the alias to judge by that",
                 *(name, CHAMPION, champion, known[_METRIC_TAG], metric, version.version),
             )
+        elif champion is not None and data is not None and known.get(DATA_TAG, data) != data:
+            _logger.info(
+                "%s@%s is version %s now: version %s is of other data", *(name, CHAMPION, version.version, champion)
+            )
+            self._client.set_registered_model_alias(name, CHAMPION, version.version)
         elif score > float(known.get(_SCORE_TAG, "-inf")):  # false for NaN
             self._client.set_registered_model_alias(name, CHAMPION, version.version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from tasks.predictions import prediction_errors
 from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE, ingest_options
-from tasks.specs import CACHE, REORDER, TRAIN, train_spec
+from tasks.specs import CACHE, INGEST, REORDER, TRAIN, train_spec
 from tasks.train_on_disk import storage_estimate, train_on_disk
 from tasks.trainer import train
 from tasks.training_config import MemoryShares, train_options, training_estimate
@@ -40,6 +41,7 @@ from tasks.worker_team import worker_team
 
 _logger = logging.getLogger(__name__)
 _PICTURE = "training.png"
+_EPOCH_LINE_S = 3.0
 
 
 @task(name=TRAIN, cache_policy=NO_CACHE)
@@ -62,7 +64,9 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
         _log_result(run, result)
         _save(result, directory)
         with GraphStore.open(path) as store:
-            ModelData.of(store.info, ingest_options(run.config)).save(directory / MODEL_FOLDER)
+            ModelData.of(store.info, ingest_options(run.config), run.manifest(REORDER).digest).save(
+                directory / MODEL_FOLDER
+            )
         return _counts(result)
 
     outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run.config, path))
@@ -70,7 +74,11 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
     run.parent.log_text(model_card(run, outcome.manifest), f"{MODEL_FOLDER}/{CARD_FILE}")
     metric = run.config.training.metric
     score = run.facts[f"valid_{metric}"]
-    tags = {"store_digest": run.manifest(REORDER).digest, "train_digest": spec.digest}
+    tags = {
+        "store_digest": run.manifest(REORDER).digest,
+        "train_digest": spec.digest,
+        "data_digest": run.manifest(INGEST).digest,
+    }
     folder = outcome.manifest.directory / MODEL_FOLDER
     run.parent.register_model(run.config.name, folder, metric, float("nan") if score is None else score, tags)
     return outcome
@@ -150,6 +158,19 @@ def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = N
     run.parent.log_metrics({name: value for name, value in figures.items() if value is not None}, report.epoch)
     if advance is not None:
         advance(report.epoch + 1, run.config.training.epochs)
+        _say_epoch(run, report)
+
+
+def _say_epoch(run: RunContext, report: EpochReport) -> None:
+    """Log an epoch for people, one in some seconds; all are in MLflow."""
+    now, total = time.monotonic(), run.config.training.epochs
+    if report.epoch + 1 < total and now - run.facts.get("last_epoch_line", -np.inf) < _EPOCH_LINE_S:
+        return
+    run.facts["last_epoch_line"] = now
+    metric = run.config.training.metric
+    valid = "" if report.valid_metric is None else f", validation {metric.replace('_', ' ')} {report.valid_metric:.3f}"
+    seconds = sum(report.seconds.get(part, 0.0) for part in ("train", "wait"))
+    _logger.info("%s: epoch %d of %d, loss %.4g%s, %.2f s", TRAIN, report.epoch + 1, total, report.loss, valid, seconds)
 
 
 def _log_result(run: RunContext, result: TrainResult) -> None:

@@ -27,8 +27,8 @@ class Verification:
     """Blocks read."""
     artifacts: int = 0
     """Artifacts looked at."""
-    collected: int = 0
-    """Artifacts among them whose store was collected on purpose."""
+    removed: int = 0
+    """Artifacts among them whose store was removed on purpose, an intermediate."""
     damage: list[str] = field(default_factory=list)
     """One line for each thing that is wrong: what, where, what to do."""
 
@@ -49,6 +49,8 @@ def verify_path(path: Path, on_blocks: OnBlocks) -> Verification:
         If it is none of these.
     """
     found = Verification()
+    if not path.exists():
+        raise InputError(f"{path} does not exist: give a store, an artifact or a state directory")
     if not path.is_dir():
         _verify_stores([path], found, on_blocks)
         return found
@@ -74,7 +76,7 @@ def _verify_artifact(directory: Path, found: Verification) -> list[Path]:
     found.artifacts += 1
     missing = manifest.missing_files()
     if missing and not any(manifest.path(name).exists() for name in manifest.files):
-        found.collected += 1
+        found.removed += 1
         return []
     found.damage += [
         f"{manifest.path(name)} is missing or not of its recorded {manifest.files[name]} bytes: "

@@ -38,7 +38,8 @@ def compare(
         typer.Option("--budget", metavar="SHARE", help="Budget as a share of the bytes of all rows and lists; repeat."),
     ] = None,
     policies: Annotated[
-        list[str] | None, typer.Option("--policy", metavar="NAME", help="Policy to compare; repeat.  [default: all]")
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME", show_default="all", help="Policy to compare; repeat."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds to average over.")] = 2,
     workload: Annotated[Workload, typer.Option(help="Order of the seeds.")] = Workload.SHUFFLED,

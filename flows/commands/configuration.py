@@ -7,47 +7,89 @@ from typing import Annotated
 import typer
 
 from flows.commands.ending import exit_codes
+from flows.commands.files import (
+    Config,
+    Edges,
+    Features,
+    Format,
+    IdColumn,
+    Labels,
+    Name,
+    Overrides,
+    Symmetrize,
+    configuration,
+)
+from flows.commands.values import Command, Group
 
 _EXAMPLES = """
 [bold]Examples[/bold]
 
 [green]garden config show demo > mine.yaml[/green]: all settings of a preset, to start your own from
 
-[green]garden config show mine.yaml --set training.epochs=50 --json[/green]: what a run would use
-
 [green]garden config validate mine.yaml[/green]: exit code 2 and what to change, if it is wrong
 
 [green]garden config schema > garden.schema.json[/green]: for an editor that completes and checks YAML
 """
+_SHOW_EXAMPLES = """
+[bold]Examples[/bold]
 
-app = typer.Typer(help="Show, check or describe configurations.", epilog=_EXAMPLES, no_args_is_help=True)
+[green]garden config show demo > mine.yaml[/green]: all settings of a preset, to start your own from
 
-_Config = Annotated[str, typer.Argument(help="Name of a preset, or a YAML file.")]
-_Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override one setting; repeat for more.")
-]
+[green]garden config show --edges e.csv --features x.npy --labels y.npy > mine.yaml[/green]: of your own files
+
+[green]garden config show mine.yaml --set training.epochs=50 --json[/green]: what a run would use
+"""
+_VALIDATE_EXAMPLES = """
+[bold]Examples[/bold]
+
+[green]garden config validate mine.yaml[/green]: exit code 2 and what to change, if it is wrong
+"""
+_SCHEMA_EXAMPLES = """
+[bold]Examples[/bold]
+
+[green]garden config schema > garden.schema.json[/green]: for an editor that completes and checks YAML
+"""
+
+app = typer.Typer(cls=Group, help="Show, check or describe configurations.", epilog=_EXAMPLES, no_args_is_help=True)
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(cls=Command, epilog=_SHOW_EXAMPLES)
 def show(
-    config: _Config,
-    overrides: _Overrides = None,
+    config: Config = None,
+    overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON instead of YAML.")] = False,
+    edges: Edges = None,
+    features: Features = None,
+    labels: Labels = None,
+    id_column: IdColumn = None,
+    edge_format: Format = None,
+    name: Name = None,
+    symmetrize: Symmetrize = None,
 ) -> None:
-    """Print every setting with its value, as YAML that `garden run` reads."""
+    """Print every setting with its value, as YAML that `garden run` reads. Relative paths count from where it runs."""
     with exit_codes():
         import json
 
-        import yaml
+        from conf.load import to_yaml
 
-        from conf.load import load_config
+        loaded = configuration(
+            config,
+            overrides,
+            edges=edges,
+            features=features,
+            labels=labels,
+            id_column=id_column,
+            edge_format=edge_format,
+            name=name,
+            symmetrize=symmetrize,
+        )
+        typer.echo(json.dumps(loaded.model_dump(mode="json")) if as_json else to_yaml(loaded).rstrip())
 
-        tree = load_config(config, overrides or ()).model_dump(mode="json")
-        typer.echo(json.dumps(tree) if as_json else yaml.safe_dump(tree, sort_keys=False, width=120).rstrip())
 
-
-@app.command(epilog=_EXAMPLES)
-def validate(config: _Config, overrides: _Overrides = None) -> None:
+@app.command(cls=Command, epilog=_VALIDATE_EXAMPLES)
+def validate(
+    config: Annotated[str, typer.Argument(help="Name of a preset, or a YAML file.")], overrides: Overrides = None
+) -> None:
     """Check a configuration; input files are not looked at."""
     with exit_codes():
         from conf.load import load_config
@@ -56,7 +98,7 @@ def validate(config: _Config, overrides: _Overrides = None) -> None:
         typer.echo(f"{config} is valid: run {loaded.name!r}, format {loaded.data.format}, model {loaded.model.kind}")
 
 
-@app.command(epilog=_EXAMPLES)
+@app.command(cls=Command, epilog=_SCHEMA_EXAMPLES)
 def schema() -> None:
     """Print the JSON schema of configurations."""
     with exit_codes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,8 @@ INSPECT_EXAMPLES = """
 [bold]Examples[/bold]
 
 [green]garden inspect demo[/green]: which stages of a configuration are finished, and where their artifacts lie
+
+[green]garden inspect mine[/green]: what the newest run of that name used, and its configuration
 
 [green]garden inspect 5905fde8[/green]: an artifact of the state directory, by the first digits of its digest
 
@@ -33,11 +36,16 @@ VERIFY_EXAMPLES = """
 [green]garden verify .garden --json[/green]: the damage as a list; exit code 2 if there is any
 """
 _MOST_ITEMS = 12
+_SHARE = re.compile(r"(^|_)(rate|accuracy|macro_f1|share|fraction)$")
 
 
 def inspect(
     what: Annotated[
-        str, typer.Argument(metavar="PATH|DIGEST|CONFIG", help="Store, artifact, input file, digest or configuration.")
+        str,
+        typer.Argument(
+            metavar="PATH|DIGEST|NAME|CONFIG",
+            help="Store, artifact, input file; digest; name of a run; or configuration.",
+        ),
     ],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override one setting of a configuration.")
@@ -45,7 +53,7 @@ def inspect(
     state_dir: StateDir = Path(".garden"),
     as_json: AsJson = False,
 ) -> None:
-    """Describe a store, an artifact, an input file, or the stages of a configuration.
+    """Describe a store, an artifact, an input file, the newest run of a name, or the stages of a configuration.
 
     Reads metadata; degrees and text files are read block by block, so that size does not matter.
     """
@@ -85,16 +93,21 @@ def verify(
 def _facts(what: str, overrides: list[str], state_dir: Path) -> Mapping[str, Any]:
     """A path comes first, then a digest, then a preset; a YAML file is a configuration."""
     from conf.load import load_config, preset_names
-    from tasks.describe import describe_config, describe_digest, describe_path
+    from storage.errors import InputError
+    from tasks.describe import describe_config, describe_digest, describe_path, describe_run
 
     path = Path(what)
     is_config = path.suffix in (".yaml", ".yml") or (what in preset_names() and not path.exists())
     if not is_config:
         if path.exists():
             return describe_path(path)
-        facts = describe_digest(what, state_dir)
+        facts = describe_digest(what, state_dir) or describe_run(what, state_dir)
         if facts is not None:
             return facts
+        raise InputError(
+            f"{what} is neither a file nor a preset, nor in {state_dir} (--state-dir) a digest or the name of a run; "
+            f"presets are {', '.join(preset_names())}"
+        )
     config = load_config(what, overrides)
     in_state = {} if any(item.startswith("state_dir=") for item in overrides) else {"state_dir": state_dir}
     return describe_config(config.model_copy(update=in_state if state_dir != Path(".garden") else {}))
@@ -102,8 +115,9 @@ def _facts(what: str, overrides: list[str], state_dir: Path) -> Mapping[str, Any
 
 def _what_is_whole(found: Mapping[str, Any]) -> str:
     parts = [f"{found['blocks']:,} blocks in {found['stores']} stores"]
-    parts += [f"{found['artifacts']} artifacts ({found['collected']} of them collected)"] if found["artifacts"] else []
-    return f"whole: {', '.join(parts)}"
+    removed = f" ({found['removed']} of them intermediates, removed when they had served)" if found["removed"] else ""
+    parts += [f"{found['artifacts']} artifacts{removed}"] if found["artifacts"] else []
+    return f"ok: {', '.join(parts)}"
 
 
 def _lines(facts: Mapping[str, Any], indent: str = "") -> Iterator[str]:
@@ -124,10 +138,12 @@ def _is_nested(value: Mapping[str, Any]) -> bool:
 
 def _text(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_text(key if name != 'bytes' else name, item)}" for name, item in value.items())
+        return ", ".join(f"{name} {_text(name, item)}" for name, item in value.items())
     if isinstance(value, list):
         shown = ", ".join(str(item) for item in value[:_MOST_ITEMS])
         return shown + (f" and {len(value) - _MOST_ITEMS:,} more" if len(value) > _MOST_ITEMS else "")
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1%}" if _SHARE.search(key) else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
-import gc
 import importlib
 import json
 import os
+import shutil
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +19,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.commands.ending import exit_codes, interrupt
+from flows.commands.files import (
+    Config,
+    Edges,
+    Features,
+    Format,
+    IdColumn,
+    Labels,
+    Name,
+    Overrides,
+    Symmetrize,
+    configuration,
+)
+from flows.commands.values import quick_imports
 
 if TYPE_CHECKING:
     from conf.schema import PipelineConfig
@@ -32,11 +47,12 @@ EXAMPLES = """
 
 [green]garden run mine.yaml --set training.epochs=50 --json[/green]: your configuration; the last line is JSON
 
-[green]garden run --name mine --edges e.csv --features x.npy --labels y.npy[/green]: your files, no configuration
+[green]garden run --edges mine.csv --features x.npy --labels y.npy[/green]: your files; the run is called mine
 
-[green]garden run --name mine --edges e.parquet --until reorder[/green]: prepare a graph without features or labels
+[green]garden run --edges mine.csv --features x.csv --labels y.csv --id-column id[/green]: rows by id, strings too
+
+[green]garden run --edges mine.parquet --until reorder[/green]: prepare a graph without features or labels
 """
-_FILES_PANEL = "Without CONFIG"
 
 
 class Stage(enum.StrEnum):
@@ -49,51 +65,32 @@ class Stage(enum.StrEnum):
     TRAIN = "train"
 
 
-class EdgeFormat(enum.StrEnum):
-    """Formats that `--edges` reads."""
-
-    EDGE_LIST = "edge_list"
-    PARQUET = "parquet"
-    MATRIX_MARKET = "matrix_market"
-    NPZ = "npz"
-    DGL = "dgl"
+def _stage(text: str) -> Stage:
+    try:
+        return Stage(text)
+    except ValueError:
+        near = [stage for stage in Stage if text[:3].lower() == stage[:3]]
+        hint = f"did you mean {near[0].value!r}? " if near else ""
+        raise typer.BadParameter(f"{text!r} is no stage: {hint}stages are {', '.join(Stage)}") from None
 
 
 def run(
-    config: Annotated[
-        str | None, typer.Argument(help="Name of a preset, or a YAML file (docs/configuration.md).")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override one setting; repeat for more.")
-    ] = None,
-    until: Annotated[Stage, typer.Option(help="Last stage to run.")] = Stage.TRAIN,
+    config: Config = None,
+    overrides: Overrides = None,
+    until: Annotated[
+        Stage, typer.Option(parser=_stage, metavar="|".join(Stage), help="Last stage to run.")
+    ] = Stage.TRAIN,
     verify_inputs: Annotated[
         bool, typer.Option("--verify-inputs", help="Hash input files anew instead of trusting size, time and inode.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with the results as one line of JSON.")] = False,
-    edges: Annotated[
-        Path | None, typer.Option(rich_help_panel=_FILES_PANEL, help="Edges: text, Parquet, .mtx, .npz or .bin (DGL).")
-    ] = None,
-    features: Annotated[
-        Path | None, typer.Option(rich_help_panel=_FILES_PANEL, help="Features: .npy or Parquet, one row a node.")
-    ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(rich_help_panel=_FILES_PANEL, help="Labels: .npy or Parquet, one row a node.")
-    ] = None,
-    edge_format: Annotated[
-        EdgeFormat | None, typer.Option("--format", rich_help_panel=_FILES_PANEL, help="Default: by the suffix.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(rich_help_panel=_FILES_PANEL, help="Name of the run and of the model it registers.")
-    ] = None,
-    symmetrize: Annotated[
-        bool | None,
-        typer.Option(
-            "--symmetrize/--directed",
-            rich_help_panel=_FILES_PANEL,
-            help="Add the reverse of every edge, or keep edges as they are.  [default: symmetrize]",
-        ),
-    ] = None,
+    edges: Edges = None,
+    features: Features = None,
+    labels: Labels = None,
+    id_column: IdColumn = None,
+    edge_format: Format = None,
+    name: Name = None,
+    symmetrize: Symmetrize = None,
 ) -> None:
     """Run the pipeline: ingest, reorder, profile, cache, train.
 
@@ -104,33 +101,20 @@ def run(
 
     In place of CONFIG, --edges (with --features, --labels) names your files: a 2-layer GraphSAGE is trained on a
     random 60 % of the labelled nodes, validated on 20 % and tested on the rest; --set changes that and all else.
+    Row i of features and labels is node i, unless --id-column names a column of ids in both.
     """
     with exit_codes("stopped before the end; run the same command again to go on"):
-        from conf.files import config_from_files
-        from conf.load import ConfigError, load_config
-
-        of_files: dict[str, object] = {
-            "--edges": edges,
-            "--features": features,
-            "--labels": labels,
-            "--format": edge_format,
-        }
-        of_files |= {"--name": name, "--symmetrize/--directed": symmetrize}
-        given = [option for option, value in of_files.items() if value is not None]
-        if config is not None:
-            if given:
-                raise ConfigError(f"{given[0]} goes without CONFIG: use --set with {config!r} instead")
-            loaded = load_config(config, overrides or ())
-        else:
-            loaded = config_from_files(
-                edges,
-                features,
-                labels,
-                name=name,
-                file_format=edge_format,
-                symmetrize=symmetrize is not False,
-                overrides=overrides or (),
-            )
+        loaded = configuration(
+            config,
+            overrides,
+            edges=edges,
+            features=features,
+            labels=labels,
+            id_column=id_column,
+            edge_format=edge_format,
+            name=name,
+            symmetrize=symmetrize,
+        )
         trains = until is Stage.TRAIN
         run_flow(loaded, "pipeline", trains=trains, as_json=as_json, until=until.value, verify_inputs=verify_inputs)
 
@@ -152,11 +136,15 @@ def run_flow(config: PipelineConfig, flow: str, *, trains: bool, as_json: bool, 
         Further arguments of the flow.
     """
     from flows.environment import prefect_settings, set_defaults
-    from flows.terminal import say, set_up_logging, show_summary, use_progress_bars
-    from tasks.readiness import check_config
+    from flows.terminal import note, say, set_up_logging, show_summary, use_progress_bars
+
+    note(f"starting {config.name}")
+    with quick_imports():
+        from tasks.readiness import check_config, check_files
 
     if trains:
         check_config(config)
+    check_files(config)
     _make_state_dir(config.state_dir)
     signal.signal(signal.SIGTERM, interrupt)
     set_up_logging()
@@ -164,7 +152,7 @@ def run_flow(config: PipelineConfig, flow: str, *, trains: bool, as_json: bool, 
         use_progress_bars()
     set_defaults(prefect_settings(config.state_dir))
     with _orchestrator(config.state_dir) as wait_until_ready:
-        with _quick_imports():  # they take as long as the server takes to start
+        with quick_imports():  # they take as long as the server takes to start
             start = getattr(importlib.import_module(f"flows.{flow}"), flow)
             from tasks.tracking import check_store
 
@@ -176,7 +164,7 @@ def run_flow(config: PipelineConfig, flow: str, *, trains: bool, as_json: bool, 
     if as_json:
         say(json.dumps(summary))
     else:
-        show_summary(summary, _where_to_look(config, summary))
+        show_summary(summary, _process_seconds(), _where_to_look(config, summary))
 
 
 def _make_state_dir(path: Path) -> None:
@@ -186,13 +174,11 @@ def _make_state_dir(path: Path) -> None:
         raise PermissionError(errno.EACCES, "the state directory cannot be written to", str(path))
 
 
-@contextlib.contextmanager
-def _quick_imports() -> Iterator[None]:
-    """Keep the garbage collector from going again and again through what is imported: a third of the time."""
-    gc.disable()
-    yield
-    gc.freeze()
-    gc.enable()
+def _process_seconds() -> float:
+    """Wall time of this process so far, with its start."""
+    import psutil
+
+    return time.time() - psutil.Process().create_time()
 
 
 @contextlib.contextmanager
@@ -220,11 +206,41 @@ def _orchestrator(state_dir: Path) -> Iterator[Any]:
 
 def _where_to_look(config: PipelineConfig, summary: dict[str, Any]) -> dict[str, str]:
     from flows.servers import running_servers
+    from tasks.artifacts import CONFIG_FILE
 
-    folder = config.state_dir / "runs" / str(summary["mlflow_run_id"])
+    garden, folder = _command(), config.state_dir / "runs" / str(summary["mlflow_run_id"])
     served = str(summary["mlflow_run_url"])
-    return {
-        "curves, pictures, all settings": served if running_servers(config.state_dir) else f"garden up, then {served}",
+    at = "" if str(config.state_dir) == ".garden" else f" --state-dir {config.state_dir}"
+    where = {
+        "curves, pictures, all settings": served
+        if running_servers(config.state_dir)
+        else f"{garden} up{at}, then {served}",
         "this summary": str(folder / "summary.json"),
-        "artifacts": str(config.state_dir / "artifacts"),
+        "this configuration, whole": str(folder / CONFIG_FILE),
+        "stages and their artifacts": f"{garden} inspect {config.name}{at}",
     }
+    version = _registered(config, summary)
+    if version is not None:
+        where["model"] = version
+        where["classes of all nodes"] = f"{garden} predict {config.name}@champion{at} -o classes.parquet"
+    return where
+
+
+def _registered(config: PipelineConfig, summary: dict[str, Any]) -> str | None:
+    """The version that this run registered, and which one is the champion; None where it trained none."""
+    from tasks.specs import TRAIN
+    from tasks.tracking_models import registered_version
+
+    if TRAIN not in summary["stages"]:
+        return None
+    found = registered_version(config.state_dir, config.name, summary["stages"][TRAIN]["digest"])
+    if found is None:
+        return None
+    version, champion = found
+    name = f"{config.name}@{version}"
+    return f"{name}, the champion" if version == champion else f"{name}; the champion stays {config.name}@{champion}"
+
+
+def _command() -> str:
+    """How the user calls this command: by name where that is on the path, else as it was called."""
+    return "garden" if shutil.which("garden") or not sys.argv[0].endswith("garden") else os.path.relpath(sys.argv[0])

@@ -7,6 +7,18 @@ from typing import Annotated
 import typer
 
 from flows.commands.ending import exit_codes
+from flows.commands.files import (
+    Config,
+    Edges,
+    Features,
+    Format,
+    IdColumn,
+    Labels,
+    Name,
+    Overrides,
+    Symmetrize,
+    configuration,
+)
 from flows.commands.run import run_flow
 
 EXAMPLES = """
@@ -15,21 +27,28 @@ EXAMPLES = """
 [green]garden sweep demo --grid training.learning_rate=0.01,0.003 --grid model.hidden=64,128[/green]: four points
 
 [green]garden sweep mine.yaml --grid sampling.fanouts=[5,5],[10,10] --json[/green]: the last line is JSON
+
+[green]garden sweep --edges e.csv --features x.npy --labels y.npy --grid model.kind=sage,gcn[/green]: your files
 """
 
 
 def sweep(
-    config: Annotated[str, typer.Argument(help="Name of a preset, or a YAML file (docs/configuration.md).")],
     grid: Annotated[
         list[str], typer.Option("--grid", metavar="a.b=v,w", help="Values of one setting to try; repeat for more.")
     ],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override one setting; repeat for more.")
-    ] = None,
+    config: Config = None,
+    overrides: Overrides = None,
     verify_inputs: Annotated[
         bool, typer.Option("--verify-inputs", help="Hash input files anew instead of trusting size, time and inode.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with the results as one line of JSON.")] = False,
+    edges: Edges = None,
+    features: Features = None,
+    labels: Labels = None,
+    id_column: IdColumn = None,
+    edge_format: Format = None,
+    name: Name = None,
+    symmetrize: Symmetrize = None,
 ) -> None:
     """Train every combination of some settings' values, and say which scores best on the validation nodes.
 
@@ -37,8 +56,18 @@ def sweep(
     """
     with exit_codes("stopped before the end; run the same command again to go on"):
         from conf.grid import grid_points, parse_grid
-        from conf.load import load_config
 
-        loaded, values = load_config(config, overrides or ()), parse_grid(grid)
+        values = parse_grid(grid)
+        loaded = configuration(
+            config,
+            overrides,
+            edges=edges,
+            features=features,
+            labels=labels,
+            id_column=id_column,
+            edge_format=edge_format,
+            name=name,
+            symmetrize=symmetrize,
+        )
         grid_points(loaded, values)  # what is wrong with it is said before anything starts
         run_flow(loaded, "sweep", trains=True, as_json=as_json, grid=values, verify_inputs=verify_inputs)

@@ -104,11 +104,17 @@ class NumberedEdges:
     """Relations of the edges, in a knowledge graph."""
     links: Mapping[str, Links] | None = None
     """Held-out edges under the new ids, by split, in a knowledge graph."""
+    features: FeatureTable | None = None
+    """Features whose rows name their node, once the ids have numbers."""
+    labels: LabelColumn | None = None
+    """Labels whose rows name their node, likewise."""
+    notes: Mapping[str, int] | None = None
+    """All counts of what the reader found, where numbering adds to them."""
 
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """Node features as re-iterable chunks of rows in node order."""
+    """Node features as re-iterable chunks of rows, in node order unless `keyed` says otherwise."""
 
     num_rows: int
     """Rows there are."""
@@ -120,6 +126,8 @@ class FeatureTable:
     """Reads the rows anew: (n, dim) arrays."""
     where: str
     """How an error message names the table."""
+    keyed: Callable[[], Iterator[tuple[IdArray, npt.NDArray[Any]]]] | None = None
+    """Reads the rows anew in any order, each with its node; None: row i is that of node i."""
 
     @classmethod
     def from_array(cls, feat_ND: npt.NDArray[Any], where: str = "the features") -> FeatureTable:
@@ -169,6 +177,12 @@ class GraphSource:
     """Features, if any."""
     labels: LabelColumn | None = None
     """Labels, if any."""
+    labelled_later: bool = False
+    """Whether there are labels, and `number_nodes` brings them."""
+    needs_edges: bool = False
+    """Whether a file without edges is taken for a mistake."""
+    ids_are_rows: bool = False
+    """Whether ids are the numbers of rows, where an id column might stand instead."""
     splits: Mapping[str, IdArray] | None = None
     """The data set's own `train`, `valid` and `test` nodes, if any."""
     original_ids: npt.NDArray[Any] | None = None
@@ -189,6 +203,13 @@ class GraphSource:
     def edge_chunks(self) -> Iterator[EdgeChunk]:
         """Read the edges anew."""
         return self.edges.chunks()
+
+    def name_of(self, node: int) -> int | str:
+        """Id of a node as the files have it."""
+        if self.original_ids is None:
+            return node
+        name = self.original_ids[node]
+        return name.decode() if isinstance(name, bytes) else int(name)
 
 
 def read_ahead(chunks: Iterable[T]) -> Iterator[T]:

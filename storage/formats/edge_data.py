@@ -28,5 +28,6 @@ def check_edge_data(found: str, where: str, edge_weights: EdgeWeights) -> None:
     """
     if found and edge_weights == "refuse":
         raise InputError(
-            f"{where} gives edges {found}, which no model here uses: set edge_weights=drop to read the edges alone"
+            f"{where} gives edges {found}, which no model here uses: to read the edges alone, give --set "
+            "data.edge_weights=drop"
         )

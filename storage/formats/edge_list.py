@@ -11,7 +11,7 @@ import polars as pl
 from storage.formats.base import EdgeChunk, GraphSource
 from storage.formats.edge_data import EdgeWeights, check_edge_data
 from storage.formats.files import require_file
-from storage.formats.tables import tabular_source
+from storage.formats.keyed_source import graph_with_tables
 from storage.formats.text_dialect import Dialect, find_dialect
 from storage.formats.text_table import TextTable
 
@@ -56,6 +56,7 @@ def open_edge_list(
     features: Path | None = None,
     labels: Path | None = None,
     num_nodes: int | None = None,
+    id_column: str | None = None,
     source_column: str | None = None,
     target_column: str | None = None,
     delimiter: str | None = None,
@@ -64,7 +65,7 @@ def open_edge_list(
     """Describe a graph given as delimited text.
 
     Integer ids with gaps become 0..N-1 in ascending order, string ids in the order of their UTF-8 bytes; with
-    `num_nodes`, features or labels given, ids must be integers in [0, N).
+    `num_nodes`, features or labels given, ids must be integers in [0, N); with `id_column`, they may be any.
 
     Parameters
     ----------
@@ -75,6 +76,9 @@ def open_edge_list(
     labels : Path
         `.npy` (N,) or a one-column Parquet file; negative or NaN is unlabelled.
     num_nodes : int
+    id_column : str
+        Column of features and labels that holds ids as the edges have them: they are CSV, TSV or Parquet then, their
+        rows come in any order, every node has a row of features, and one without a label is unlabelled.
     source_column, target_column : str
         Names in the header; default: the first and the second column.
     delimiter : str
@@ -93,8 +97,8 @@ def open_edge_list(
     """
     reader = TextEdges(require_file(edges), find_dialect(edges, delimiter, source_column, target_column))
     further = reader.dialect.num_fields - 2
-    check_edge_data(f"{further} further columns" if further else "", str(edges), edge_weights)
-    return tabular_source(
+    check_edge_data(_further_columns(reader.dialect), str(edges), edge_weights)
+    return graph_with_tables(
         where=str(edges),
         reader=reader,
         names=reader if reader.dialect.names else None,
@@ -102,5 +106,15 @@ def open_edge_list(
         features=features,
         labels=labels,
         num_nodes=num_nodes,
+        id_column=id_column,
         notes={"ignored_columns": further},
     )
+
+
+def _further_columns(dialect: Dialect) -> str:
+    """What stands beside source and target, by name where there is a header."""
+    further = dialect.num_fields - 2
+    names = [name for place, name in enumerate(dialect.columns) if place not in (dialect.source, dialect.target)]
+    if names:
+        return f"further columns ({', '.join(names)})"
+    return f"{further} further column{'s' if further > 1 else ''}" if further else ""

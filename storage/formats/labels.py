@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import numpy.typing as npt
 from storage.errors import InputError
 from storage.formats.base import LabelColumn
 
+Locate = Callable[[int], str]
 _PIECE_ROWS = 1 << 18
 _LARGEST_LABEL = 2**53  # from there on, a float no longer tells whole numbers apart
 
 
-def to_labels(raw: npt.NDArray[Any], where: str) -> LabelColumn:
+def to_labels(raw: npt.NDArray[Any], where: str, locate: Locate | None = None) -> LabelColumn:
     """Normalise labels.
 
     Integers (floats that are whole too): negative and NaN are unlabelled; the classes that occur become 0..C-1 in
@@ -27,6 +29,8 @@ def to_labels(raw: npt.NDArray[Any], where: str) -> LabelColumn:
     raw : (N,), (N, 1) or (N, C) array
     where : str
         How errors name it.
+    locate : callable
+        How errors name the label of a row, where that is not its number.
 
     Returns
     -------
@@ -47,23 +51,23 @@ def to_labels(raw: npt.NDArray[Any], where: str) -> LabelColumn:
         return _from_strings(raw)
     if raw.dtype.kind not in "biuf":
         raise InputError(f"{where} holds {raw.dtype}: give integers or strings")
-    return _from_numbers(raw, where)
+    return _from_numbers(raw, locate or (lambda row: f"{where}: row {row}"))
 
 
-def _from_numbers(raw: npt.NDArray[Any], where: str) -> LabelColumn:
+def _from_numbers(raw: npt.NDArray[Any], locate: Locate) -> LabelColumn:
     """Number the classes that occur, piece by piece: there may be very many nodes."""
     pieces = range(0, len(raw), _PIECE_ROWS)
-    present = [np.unique(_whole_numbers(raw, start, where)) for start in pieces]
+    present = [np.unique(_whole_numbers(raw, start, locate)) for start in pieces]
     classes = np.unique(np.concatenate([np.empty(0, np.int64), *present]))
     classes = classes[classes >= 0]
     labels_N = np.empty(len(raw), np.int32)
     for start in pieces:
-        numbers = _whole_numbers(raw, start, where)
+        numbers = _whole_numbers(raw, start, locate)
         labels_N[start : start + len(numbers)] = np.where(numbers < 0, -1, np.searchsorted(classes, numbers))
     return LabelColumn(labels_N, tuple(str(label) for label in classes))
 
 
-def _whole_numbers(raw: npt.NDArray[Any], start: int, where: str) -> npt.NDArray[np.int64]:
+def _whole_numbers(raw: npt.NDArray[Any], start: int, locate: Locate) -> npt.NDArray[np.int64]:
     """Labels of the rows from `start` on as integers, -1 where there is none."""
     piece = raw[start : start + _PIECE_ROWS]
     if piece.dtype.kind == "f":
@@ -71,13 +75,13 @@ def _whole_numbers(raw: npt.NDArray[Any], start: int, where: str) -> npt.NDArray
             wrong = np.flatnonzero(np.isinf(piece) | ((piece != np.floor(piece)) & ~np.isnan(piece)))
         if len(wrong):
             raise InputError(
-                f"{where}: row {start + wrong[0]} is {piece[wrong[0]]}, which is no class: labels are whole numbers "
+                f"{locate(start + int(wrong[0]))} is {piece[wrong[0]]}, which is no class: labels are whole numbers "
                 "(regression targets are not supported)"
             )
         piece = np.where(np.isnan(piece), -1, np.maximum(piece, -1))
     huge = np.flatnonzero(piece > _LARGEST_LABEL)
     if len(huge):
-        found = f"{where}: row {start + huge[0]} is {piece[huge[0]]}"
+        found = f"{locate(start + int(huge[0]))} is {piece[huge[0]]}"
         raise InputError(f"{found}, beyond the largest class {_LARGEST_LABEL}")
     return np.maximum(piece.astype(np.int64), -1)
 

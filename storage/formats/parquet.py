@@ -12,7 +12,8 @@ from storage.errors import InputError
 from storage.formats.base import CHUNK_EDGES, EdgeChunk, GraphSource
 from storage.formats.edge_data import EdgeWeights, check_edge_data
 from storage.formats.files import require_file
-from storage.formats.tables import PARQUET_FAULTS, guard_parquet, tabular_source
+from storage.formats.keyed_source import graph_with_tables
+from storage.formats.tables import PARQUET_FAULTS, guard_parquet
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def open_parquet(
     features: Path | None = None,
     labels: Path | None = None,
     num_nodes: int | None = None,
+    id_column: str | None = None,
     source_column: str | None = None,
     target_column: str | None = None,
     edge_weights: EdgeWeights = "refuse",
@@ -81,6 +83,7 @@ def open_parquet(
         Parquet file with a column of sources and one of targets, integers or strings.
     features, labels : Path
     num_nodes : int
+    id_column : str
     source_column, target_column : str
         Default: the first and the second column.
     edge_weights : str
@@ -107,7 +110,7 @@ def open_parquet(
     further = [name for name in schema.names() if name not in columns]
     check_edge_data(f"further columns ({', '.join(further)})" if further else "", str(edges), edge_weights)
     reader = ParquetEdges(edges, columns[0], columns[1], names)
-    return tabular_source(
+    return graph_with_tables(
         where=str(edges),
         reader=reader,
         names=reader if names else None,
@@ -115,6 +118,7 @@ def open_parquet(
         features=features,
         labels=labels,
         num_nodes=num_nodes,
+        id_column=id_column,
         notes={"ignored_columns": len(further)},
     )
 

@@ -1,4 +1,4 @@
-"""Writes tables of results, one row a node: Parquet, or a bare `.npy`; they appear whole or not at all."""
+"""Writes tables of results, one row a node: Parquet, CSV, or a bare `.npy`; they appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -36,6 +36,28 @@ def write_parquet(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
         try:
             pl.DataFrame(series).write_parquet(partial)
         except pl.exceptions.PolarsError as error:  # which wraps the system's error and keeps only its text
+            raise OSError(str(error)) from error
+
+
+def write_table(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write columns as Parquet or, by the suffix, as CSV, where a two-dimensional one becomes e0, e1 and so on.
+
+    Raises
+    ------
+    MachineError
+        The disk is full, or the directory cannot be written to.
+    """
+    if path.suffix != ".csv":
+        write_parquet(path, columns)
+        return
+    flat = {name: values for name, values in columns.items() if values.ndim == 1}
+    for values in columns.values():
+        if values.ndim == 2:
+            flat |= {f"e{place}": values[:, place] for place in range(values.shape[1])}
+    with _publishing(path) as partial:
+        try:
+            pl.DataFrame(flat).write_csv(partial)
+        except pl.exceptions.PolarsError as error:
             raise OSError(str(error)) from error
 
 

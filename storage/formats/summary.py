@@ -12,6 +12,8 @@ from storage.formats.base import EdgeReader
 from storage.formats.edge_list import TextEdges
 from storage.formats.files import require_file
 from storage.formats.matrix_market import open_matrix_market
+from storage.formats.names import SeriesReader
+from storage.formats.parquet import ParquetEdges
 from storage.formats.tables import guard_parquet
 from storage.formats.text_dialect import find_dialect
 
@@ -50,7 +52,12 @@ def _parquet(path: Path) -> Facts:
     frame = pl.scan_parquet(path, glob=False)
     schema = guard_parquet(path, frame.collect_schema)
     rows = guard_parquet(path, lambda: int(frame.select(pl.len()).collect().item()))
-    return {"rows": rows, "columns": {name: str(kind) for name, kind in schema.items()}}
+    facts: Facts = {"rows": rows, "columns": {name: str(kind) for name, kind in schema.items()}}
+    ends = list(schema.items())[:2]
+    if len(ends) < 2 or not all(kind.is_integer() for _, kind in ends):
+        return facts
+    (source, _), (target, _) = ends
+    return facts | {"read_as_edges": _integer_edges(ParquetEdges(path, source, target, names=False))}
 
 
 def _text(path: Path) -> Facts:
@@ -62,9 +69,12 @@ def _text(path: Path) -> Facts:
         "lines_before_data": dialect.lines_before,
         "ids": "strings" if dialect.names else "integers",
     }
-    if dialect.names:
-        return facts | {"rows": sum(len(src) for src, _ in edges.read_series())}
-    return facts | _integer_edges(edges)
+    found = {"rows": _count_rows(edges)} if dialect.names else _integer_edges(edges)
+    return facts | found if found["rows"] else {"rows": 0, "note": "holds no edges"}
+
+
+def _count_rows(edges: SeriesReader) -> int:
+    return sum(len(src) for src, _ in edges.read_series())
 
 
 def _integer_edges(edges: EdgeReader) -> Facts:

@@ -23,6 +23,9 @@ PARQUET_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSErr
 """What polars raises over a file that is damaged."""
 
 
+_TEXT_SUFFIXES = {".csv", ".tsv", ".txt"}
+
+
 def tabular_source(
     *,
     where: str,
@@ -40,14 +43,16 @@ def tabular_source(
     """
     feature_table = None if features is None else open_features(features)
     label_column = None if labels is None else read_labels(labels)
+    if num_nodes is None:
+        check_lengths(features, labels)
     if num_nodes is None and feature_table is not None:
         num_nodes = feature_table.num_rows
     if num_nodes is None and label_column is not None:
         num_nodes = len(label_column.labels_N)
     if names is not None and num_nodes is not None:
         raise InputError(
-            f"{where} has string ids, which do not say the rows of features, labels or num_nodes that belong to "
-            "them: give integer ids, the row numbers"
+            f"{where} has string ids, which are no row numbers of features, labels or num_nodes: give features and "
+            "labels as CSV or Parquet with a column of these ids, and name it with --id-column (data.id_column)"
         )
     return GraphSource(
         where=where,
@@ -61,6 +66,28 @@ def tabular_source(
     )
 
 
+def check_lengths(features: Path | None, labels: Path | None) -> None:
+    """Compare the rows that the headers of features and labels declare.
+
+    Raises
+    ------
+    InputError
+        A file is missing or damaged, or they differ.
+    """
+    rows = [None if path is None else _declared_rows(path) for path in (features, labels)]
+    if None not in rows and rows[0] != rows[1]:
+        raise InputError(f"{features} has {rows[0]:,} rows, {labels} {rows[1]:,}: they must agree, one row a node")
+
+
+def _declared_rows(path: Path) -> int:
+    require_file(path)
+    _refuse_text(path)
+    if path.suffix == ".npy":
+        shape = ArrayFile.open(path).shape
+        return shape[0] if shape else 0
+    return guard_parquet(path, lambda: int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item()))
+
+
 def open_features(path: Path) -> FeatureTable:
     """Describe a feature file; its rows are read when they are asked for.
 
@@ -70,6 +97,7 @@ def open_features(path: Path) -> FeatureTable:
         The file is missing or damaged, or holds no numeric table.
     """
     require_file(path)
+    _refuse_text(path)
     return array_features(ArrayFile.open(path)) if path.suffix == ".npy" else _parquet_features(path)
 
 
@@ -82,6 +110,7 @@ def read_labels(path: Path) -> LabelColumn:
         The file is missing or damaged, or its values are no labels.
     """
     require_file(path)
+    _refuse_text(path)
     if path.suffix == ".npy":
         return to_labels(ArrayFile.open(path).load(), str(path))
     frame = guard_parquet(path, lambda: pl.read_parquet(path, glob=False))
@@ -93,6 +122,14 @@ def read_labels(path: Path) -> LabelColumn:
     if column.dtype == pl.String or isinstance(column.dtype, pl.Categorical | pl.Enum):
         return to_labels(column.cast(pl.String).to_numpy(), str(path))
     return to_labels(column.to_numpy(), str(path))
+
+
+def _refuse_text(path: Path) -> None:
+    if {suffix.lower() for suffix in path.suffixes[-2:]} & _TEXT_SUFFIXES:
+        raise InputError(
+            f"{path} is a text table, whose rows go by an id column: name it with --id-column (data.id_column), or "
+            "give .npy or Parquet, one row a node"
+        )
 
 
 def _parquet_features(path: Path) -> FeatureTable:

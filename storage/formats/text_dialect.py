@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -48,6 +48,8 @@ class Dialect:
     """Mean length of the lines sampled."""
     quote: str | None = '"'
     """Character that a field with delimiters in it stands between."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns, where a header has them."""
 
     def is_skipped(self, line: bytes) -> bool:
         """Whether a line holds no row; a blank one is a missing value where there is one field."""
@@ -146,6 +148,7 @@ def find_dialect(
         data_start=skip_bytes + sum(len(line) + 1 for line in lines[:lines_before]),
         lines_before=skip_lines + lines_before,
         bytes_per_line=sum(map(len, texts)) / max(1, len(texts)) + 1,
+        columns=tuple(word.strip() for word in header or ()),
     )
 
 
@@ -181,6 +184,41 @@ def plain_dialect(path: Path, delimiter: str, *, num_fields: int | None = None, 
         bytes_per_line=sum(map(len, lines)) / max(1, len(lines)) + 1,
         quote=quote,
     )
+
+
+def table_dialect(path: Path) -> tuple[Dialect, tuple[str, ...]]:
+    """Find out how a table is written whose first line names its columns.
+
+    Returns
+    -------
+    Dialect
+    tuple of str
+        Names of the columns.
+
+    Raises
+    ------
+    InputError
+        The first line holds one column, or names one twice.
+    """
+    with open_text(path) as file:
+        sample = file.read(_SAMPLE_BYTES)
+    if b"\0" in sample:
+        raise InputError(f"{path} is no text, or not in UTF-8: give the format it has, or save it as UTF-8")
+    lines = sample.splitlines(keepends=True)
+    before = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    header = lines[before].decode("utf-8-sig", "replace").strip() if lines else ""
+    delimiter = next((other for other in _DELIMITERS if len(_split(header, other, False)) > 1), None)
+    if delimiter is None:
+        raise InputError(
+            f"{path}: the first line of a table names its columns, an id column and others, delimited by commas or "
+            f"tabs (got {header[:60]!r})"
+        )
+    columns = tuple(word.strip() for word in _split(header, delimiter, False))
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path}: its first line names column {twice!r} twice: rename one")
+    start, dialect = before + 1, plain_dialect(path, delimiter, num_fields=len(columns), quote='"')
+    return replace(dialect, data_start=sum(map(len, lines[:start])), lines_before=start), columns
 
 
 def find_fault(block: bytes, dialect: Dialect, kinds: Mapping[int, type[pl.DataType]]) -> Fault | None:

@@ -82,7 +82,7 @@ def test_files_and_a_configuration_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dataset": "files"}, "needs Edges and Name"),
+        ({"dataset": "files"}, "needs Edges"),
         ({"dataset": "files", "name": "mine", "edges": "e.csv", "path": "x"}, "Path has no effect"),
         ({"edges": "e.csv"}, "Edges goes with data set 'files'"),
         ({"dataset": "yaml"}, "needs Path"),

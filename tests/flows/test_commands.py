@@ -41,7 +41,8 @@ def answer(*arguments: object) -> Any:
 def refusal(*arguments: object) -> tuple[int, str]:
     done = garden(*arguments)
     assert done.stdout == "", done.stdout
-    assert len(done.stderr.splitlines()) == 1, done.stderr
+    *before, _ = done.stderr.splitlines()
+    assert all(" starting " in line for line in before), done.stderr
     assert "Traceback" not in done.stderr
     return done.exit_code, done.stderr
 
@@ -105,7 +106,8 @@ def test_config_validate() -> None:
     [
         ("model.hiden=3", "unknown key 'model.hiden': did you mean 'model.hidden'?"),
         ("model.hidden=many", "model.hidden: Input should be a valid integer"),
-        ("cache.device_budget=-1", "cache.device_budget"),
+        ("cache.device_budget=-1", "cache.device_budget: -1 "),
+        ("cache.device_budget=-1MB", "cache.device_budget: '-1MB' is no byte size: write 500MB or 2GiB"),
         ("sampling.fanouts=[0]", "a fanout must be >= 1"),
     ],
 )
@@ -123,12 +125,12 @@ def test_a_wrong_key_or_type_is_exit_code_2(setting: str, expected: str) -> None
     ("arguments", "expected"),
     [
         (["--name", "mine"], "--edges FILE"),
-        (["--edges", "e.csv"], "needs --name NAME"),
         (["--edges", "e.xyz", "--name", "mine"], "give --format"),
-        (["demo", "--edges", "e.csv"], "--edges goes without CONFIG"),
-        (["demo", "--directed"], "goes without CONFIG"),
-        (["--edges", "e.csv", "--name", "mine", "--labels", "y.npy"], "has no features (e.csv): give data.features"),
-        (["--edges", "e.csv", "--name", "mine", "--features", "x.npy"], "has no labels (e.csv): give data.labels"),
+        (["demo", "--edges", "e.csv"], "not both: leave out 'demo', or --edges"),
+        (["demo", "--directed"], "with 'demo' write --set data.symmetrize=false instead"),
+        (["edge_list", "--name", "foo"], "with 'edge_list' write --set name=foo instead"),
+        (["--edges", "e.csv", "--name", "mine", "--labels", "y.npy"], "has no features (e.csv): give --features FILE"),
+        (["--edges", "e.csv", "--name", "mine", "--features", "x.npy"], "has no labels (e.csv): give --labels FILE"),
         (["--edges", "e.bin", "--name", "mine", "--labels", "y.npy"], "no effect for format 'dgl'"),
     ],
 )
@@ -140,6 +142,63 @@ def test_files_that_cannot_be_trained_on_are_refused_before_anything_starts(
     assert code == 2
     assert expected in line
     assert not state.exists()
+
+
+def test_config_show_of_files() -> None:
+    tree = answer("config", "show", "--edges", "my graph.csv.gz", "--features", "x.csv", "--id-column", "key")
+    assert (tree["name"], tree["data"]["id_column"], tree["data"]["symmetrize"]) == ("my-graph", "key", True)
+    preset = answer("config", "show", "edge_list")
+    assert preset["data"]["symmetrize"] is True, "one default for both ways to name files"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["cora", "--set", "data.path=none"], "none does not exist: its files are at https://github.com/kimiyoung/"),
+        (["musae_facebook", "--set", "data.path=none"], "elsewhere, --set data.path=DIR"),
+        (["ogb", "--set", "data.path=none"], "to have it fetched, --set data.url=https://"),
+        (["--edges", "none.csv", "--until", "reorder"], "none.csv does not exist: check the path"),
+        (
+            ["--edges", "e.csv", "--features", "x.npy", "--labels", "y.npy"],
+            "x.npy has 4 rows, y.npy 5: they must agree",
+        ),
+    ],
+)
+def test_files_are_looked_at_before_anything_starts(
+    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("e.csv").write_text("0,1\n")
+    np.save("x.npy", np.zeros((4, 2), np.float32))
+    np.save("y.npy", np.zeros(5, np.int64))
+    done = garden("run", *arguments)
+    assert done.exit_code == 2
+    assert "starting" in done.stderr.splitlines()[0]
+    assert expected in done.stderr.splitlines()[-1]
+    assert not Path(".garden").exists()
+
+
+def test_a_mistyped_stage_is_told_the_right_one() -> None:
+    done = garden("run", "demo", "--until", "training")
+    assert done.exit_code == 2
+    assert "'training' is no stage: did you mean 'train'?" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_no_help_names_the_type_of_a_flag() -> None:
+    for command in ("run", "sweep", "inspect", "gc"):
+        assert "bool" not in garden(command, "--help").stdout.lower(), command
+
+
+def test_version() -> None:
+    done = garden("--version")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("garden")
+
+
+def test_verify_of_a_mistyped_path_is_no_damage() -> None:
+    code, line = refusal("verify", "nosuch")
+    assert code == 2
+    assert line.strip() == "error: nosuch does not exist: give a store, an artifact or a state directory"
 
 
 # inspect
@@ -165,6 +224,13 @@ def test_inspect_input_files(tmp_path: Path) -> None:
     assert answer("inspect", tmp_path / "e.parquet")["columns"] == {"a": "Int64", "b": "String"}
     facts = answer("inspect", tmp_path / "e.csv.gz")
     assert (facts["rows"], facts["smallest_id"], facts["largest_id"], facts["delimiter"]) == (2, 0, 7, ",")
+    pl.DataFrame({"src": [3, 9], "dst": [4, 1]}).write_parquet(tmp_path / "ids.parquet")
+    ends = answer("inspect", tmp_path / "ids.parquet")["read_as_edges"]
+    assert (ends["smallest_id"], ends["largest_id"]) == (1, 9)
+    (tmp_path / "empty.csv").write_text("")
+    facts = answer("inspect", tmp_path / "empty.csv")
+    assert (facts["rows"], facts["note"]) == (0, "holds no edges")
+    assert "delimiter" not in facts
 
 
 def test_inspect_a_configuration_tells_what_is_not_finished(tmp_path: Path) -> None:
@@ -254,3 +320,10 @@ def test_gc_without_a_state_directory(tmp_path: Path) -> None:
     code, line = refusal("gc", "--state-dir", tmp_path / "none")
     assert code == 2
     assert "--state-dir" in line
+
+
+def test_help_shows_every_default_that_the_reference_shows() -> None:
+    """A text in brackets would be taken for markup and vanish."""
+    for command, default in (("run", "symmetrize"), ("predict", "as the training graph")):
+        text = " ".join(garden(command, "--help").stdout.replace("│", " ").split())
+        assert f"[default: ({default})]" in text

@@ -106,7 +106,7 @@ def test_the_model_comes_with_a_card(first: Summary, demo_garden: Garden, tmp_pa
         f"| data digest | `{first['stages']['ingest']['digest']}` |",
         "| num nodes | 2,000 |",
         f"| test accuracy | {first['test_accuracy']:.4f} |",
-        "garden predict demo@champion STORE",
+        "garden predict demo@champion -o classes.parquet",
         'load_model(Path("model"))',
         "    nodes: 2000\n",
         first["mlflow_run_id"],

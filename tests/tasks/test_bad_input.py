@@ -83,9 +83,17 @@ def check_refused(folder: Path, run: Callable[[], object], problem: str) -> None
         ("0,1\n1,2\n2\n", [], r"e\.csv, line 3: 1 fields where 2 are expected"),
         ("0,1\n1,4\n", [], r"e\.csv, line 2: edge \(1, 4\) names a node outside \[0, 4\): correct the row"),
         ("0,1\n1,-1\n", [], r"e\.csv, line 2: edge \(1, -1\) names a node outside"),
-        ("0,1,0.5\n1,2,1\n", [], r"e\.csv gives edges 1 further columns, .* set edge_weights=drop"),
+        ("0,1,0.5\n1,2,1\n", [], r"e\.csv gives edges 1 further column, .* --set data\.edge_weights=drop"),
         ("", ["data.features=", "data.labels="], r"e\.csv is empty: a graph needs at least one node"),
-        ("a,b\n", [], "string ids, which do not say the rows of features"),
+        ("source,target\n", [], r"e\.csv holds no edges: check the file, or set data\.num_nodes"),
+        ("1,2\n2,4\n", [], r"e\.csv: ids start at 1 and end at 4, .*: subtract 1 from the ids, or give .*--id-column"),
+        (
+            "0,1\n1,9\n",
+            [],
+            r"Ids run from 0 to 9; where they are no row numbers, give features and labels an id column",
+        ),
+        ("source,target,weight\n0,1,1\n", [], r"gives edges further columns \(weight\), which"),
+        ("a,b\n", [], "string ids, which are no row numbers of features"),
     ],
 )
 def test_edges(run: Run, tmp_path: Path, edges: str | None, overrides: list[str], problem: str) -> None:
@@ -97,7 +105,7 @@ def test_edges(run: Run, tmp_path: Path, edges: str | None, overrides: list[str]
     ("features", "overrides", "problem"),
     [
         (np.eye(5), ["data.num_nodes=4"], r"x\.npy has 5 rows, but the graph has 4 nodes: give one row a node"),
-        (np.full((4, 1), np.nan), [], r"x\.npy: row 0, column 0 is nan: .* nan_policy=zero"),
+        (np.full((4, 1), np.nan), [], r"x\.npy: row 0, column 0 is nan: .*data\.nan_policy=zero"),
         (np.full((4, 1), "a"), [], r"x\.npy holds <U1, which is no number"),
         (np.zeros(4), [], r"x\.npy has shape \(4,\): features need two dimensions"),
     ],
@@ -110,7 +118,7 @@ def test_features(run: Run, tmp_path: Path, features: np.ndarray, overrides: lis
 @pytest.mark.parametrize(
     ("labels", "problem"),
     [
-        (np.arange(5), r"has 5 labels, but 4 nodes: give one label a node"),
+        (np.arange(5), r"x\.npy has 4 rows, .*y\.npy 5: they must agree, one row a node"),
         (np.zeros(4, complex), r"y\.npy holds complex128: give integers or strings"),
         (np.array([0, 1, 0.5, 1]), r"y\.npy: row 2 is 0\.5, which is no class"),
         (np.array([0, 1, np.inf, 1]), r"y\.npy: row 2 is inf, which is no class"),

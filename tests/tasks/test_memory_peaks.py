@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +36,18 @@ def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple
     lines[0] = f"node 0,{'a long name ' * 100}"  # ids are stored as wide as the longest
     (folder / "edges.csv").write_text("\n".join(lines), encoding="utf-8")
     files = (f"data.edges={folder / 'edges.csv'}", "data.features=", "data.labels=")
+    ids = np.random.default_rng(1).permutation(NODES)
+    rows = pl.DataFrame({"id": [f"node {v}" for v in ids]} | {f"f{column}": ids % 97 + column for column in range(96)})
+    rows.write_csv(folder / "rows.csv")  # in no order, and twice as large as what is sorted at a time
+    pl.DataFrame({"u": [f"node {u}" for u, _ in edges], "v": [f"node {v}" for _, v in edges]}).write_csv(
+        folder / "plain.csv"
+    )
+    keyed = (f"data.edges={folder / 'plain.csv'}", f"data.features={folder / 'rows.csv'}", "data.id_column=id")
     cases = {
         "hotness": ("demo", [*DEMO, "layout.order=hotness"], 5),
         "locality": ("demo", [*DEMO, "layout.order=locality"], 2),
         "text ids": ("edge_list", files, 2),
+        "keyed rows": ("edge_list", (*keyed, "data.labels="), 1),
     }
     # A threshold that is set stays: else the allocator would keep arrays of up to 32 MiB that were freed.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -58,6 +67,7 @@ def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple
         *(("hotness", stage) for stage in ("ingest", "reorder", "profile", "cache", "train")),
         ("locality", "reorder"),
         ("text ids", "ingest"),
+        ("keyed rows", "ingest"),
         ("text ids", "reorder"),
     ],
 )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from storage.degrees import count_degrees
+from tasks import plots
 from tasks.plots import plot_degrees, plot_hit_rates, plot_time, plot_training
 
 FRACTION = np.linspace(0, 1, 11)
@@ -46,6 +51,26 @@ def test_hit_rates(tmp_path: Path, hits: np.ndarray) -> None:
 def test_time(tmp_path: Path, bars_s: dict[str, dict[str, float]]) -> None:
     plot_time(bars_s, tmp_path / "time.png")
     assert is_picture(tmp_path / "time.png")
+
+
+def test_no_words_overlap_where_bars_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes: list[Any] = []
+    opened = plots.figure
+
+    @contextlib.contextmanager
+    def spy(*args: Any, **options: Any) -> Iterator[Any]:
+        with opened(*args, **options) as found:
+            axes.extend(found)
+            yield found
+
+    monkeypatch.setattr(plots, "figure", spy)
+    run = {"ingest": 0.8, "reorder": 0.7, "profile": 0.9, "cache": 0.4, "train": 9.5}
+    training = {"train": 0.6, "wait": 0.2, "validate": 0.3, "evaluate": 0.1}
+    plot_time({"run": run, "training": training, "its threads": {"sample": 0.5, "gather": 0.4}}, tmp_path / "time.png")
+    (ax,) = axes
+    boxes = [text.get_window_extent() for text in (*ax.texts, *ax.get_yticklabels())]
+    assert len(boxes) > 6
+    assert not [(a, b) for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
 
 
 @pytest.mark.parametrize("epochs", [1, 5, 200])

@@ -152,17 +152,23 @@ def test_the_smallest_budget_that_an_error_names_will_do(run: Run) -> None:
 
 
 @pytest.mark.parametrize("sampling", [(), ("sampling.batch_size=100", "sampling.superbatch=1", "sampling.threads=8")])
-def test_training_goes_in_the_smallest_budget_that_its_refusal_names(run: Run, sampling: Sequence[str]) -> None:
+def test_training_goes_in_the_smallest_budget_that_its_refusal_names(
+    run: Run, sampling: Sequence[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Evaluation in chunks that it allows; and what is loaded ahead does not grow with it until it is too small."""
     graph = ("data.demo.nodes=40000", "data.demo.edges=80000", "data.demo.train_fraction=0.01", *sampling)
     run("cache", *graph)
     with pytest.raises(BudgetError) as caught:
         run("train", *graph, "host_budget=10")
     named = int(str(caught.value).split()[-1])
+    caplog.set_level(logging.INFO)
     run("train", *graph, f"host_budget={named}")
+    assert "train: epoch 1 of 1, loss " in caplog.text
 
 
-def test_a_budget_is_checked_again_once_the_nodes_are_counted(run: Run, tmp_path: Path) -> None:
+def test_a_budget_is_checked_again_once_the_nodes_are_counted(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "edges.txt").write_text("".join(f"{i} {i + 1}\n" for i in range(100_000)))
     settings = (f"data.edges={tmp_path / 'edges.txt'}", "data.features=", "data.labels=", "layout.block_bytes=4096")
     with pytest.raises(BudgetError) as before_reading:
@@ -172,7 +178,11 @@ def test_a_budget_is_checked_again_once_the_nodes_are_counted(run: Run, tmp_path
         run("ingest", *settings, f"host_budget={for_the_edges}", preset="edge_list")
     for_the_nodes = int(str(after_counting.value).split()[-1])
     assert for_the_nodes - for_the_edges == pytest.approx((4 + 1 / 8) * 100_001, abs=1), "a split's id and a bit each"
+    caplog.clear()
+    caplog.set_level(logging.INFO)
     run("ingest", *settings, f"host_budget={for_the_nodes}", preset="edge_list")
+    assert caplog.text.count("needs up to") == 1, "what is not final yet is not told"
+    assert "split train" not in caplog.text, "there are no labels to train on"
 
 
 def test_a_store_that_another_run_collected_is_a_machine_error(tracking: Tracking, run: Run, tmp_path: Path) -> None:

@@ -128,6 +128,22 @@ def test_scores_of_different_metrics_are_not_compared(
     assert later == [2, 6]
 
 
+def test_a_version_on_other_data_becomes_the_champion_whatever_its_score(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "arch.json").write_text("{}")
+    track, versions = Tracking.connect(state, EXPERIMENT), []
+    for data, score in (("old", 0.9), ("old", 0.8), ("new", 0.3), ("new", 0.2), ("new", 0.4)):
+        with track.parent_run("of data", {}) as run:
+            run.register_model("fed", tmp_path, "accuracy", score, {"data_digest": data})
+        versions.append(int(open_client(track.uri).get_model_version_by_alias("fed", "champion").version))
+    assert versions == [1, 1, 3, 3, 5]
+
+
+def test_no_empty_experiment_stands_beside_ours(tmp_path: Path) -> None:
+    track = Tracking.connect(tmp_path, "mine")
+    assert [experiment.name for experiment in open_client(track.uri).search_experiments()] == ["mine"]
+    Tracking.connect(tmp_path, "another")
+
+
 def test_a_run_of_a_dead_process_is_closed(state: Path) -> None:
     code = f"""
 import os

@@ -90,7 +90,7 @@ def test_edge_data_are_refused_unless_they_are_to_be_left_out(tmp_path: Path) ->
     graph = dgl.graph((torch.tensor([0]), torch.tensor([1])))
     graph.edata["w"] = torch.ones(1)
     dgl.save_graphs(str(tmp_path / "g.bin"), [graph])
-    with pytest.raises(InputError, match=r"gives edges data \(w\), .* set edge_weights=drop"):
+    with pytest.raises(InputError, match=r"gives edges data \(w\), .* --set data\.edge_weights=drop"):
         open_dgl(tmp_path / "g.bin")
     assert open_dgl(tmp_path / "g.bin", edge_weights="drop").notes == {"edge_data_left_out": 1}
 

@@ -80,7 +80,7 @@ def test_columns_by_name(tmp_path: Path) -> None:
 
 def test_weights_are_refused_unless_they_are_to_be_left_out(tmp_path: Path) -> None:
     path = write(tmp_path / "e.csv", "0,1,0.5,x\n2,0,1.5,y\n")
-    with pytest.raises(InputError, match=r"e\.csv gives edges 2 further columns, .* set edge_weights=drop"):
+    with pytest.raises(InputError, match=r"e\.csv gives edges 2 further columns, .* --set data\.edge_weights=drop"):
         open_edge_list(path)
     source = open_edge_list(path, edge_weights="drop")
     assert read_edges(source) == [(0, 1), (2, 0)]
@@ -184,7 +184,7 @@ def test_names_are_numbered_in_byte_order(tmp_path: Path) -> None:
 
 
 def test_names_cannot_stand_for_rows(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="string ids, which do not say the rows"):
+    with pytest.raises(InputError, match="string ids, which are no row numbers"):
         open_edge_list(write(tmp_path / "e.csv", "a,b\n"), num_nodes=2)
 
 

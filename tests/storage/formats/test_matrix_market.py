@@ -71,7 +71,9 @@ def test_a_matrix_without_entries(tmp_path: Path) -> None:
 
 def test_weights_are_refused_unless_they_are_to_be_left_out(tmp_path: Path) -> None:
     real = "%%MatrixMarket matrix coordinate real symmetric\n%\n3 3 2\n2 1 1.0\n3 1 0.25\n"
-    with pytest.raises(InputError, match=r"line 5 gives edges weights \(0\.25 at first\), .* set edge_weights=drop"):
+    with pytest.raises(
+        InputError, match=r"line 5 gives edges weights \(0\.25 at first\), .* --set data\.edge_weights=drop"
+    ):
         read_edges(open_matrix_market(write(tmp_path, real)))
     both = [(1, 0), (0, 1), (2, 0), (0, 2)]
     assert read_edges(open_matrix_market(write(tmp_path, real), edge_weights="drop")) == both

@@ -223,7 +223,7 @@ def test_the_split_must_be_clear(tmp_path: Path) -> None:
 
 def test_edge_data_are_refused_unless_they_are_to_be_left_out(tmp_path: Path) -> None:
     write_nodes(tmp_path, edge_feat=[[1], [2], [3]])
-    with pytest.raises(InputError, match=r"gives edges edge-feat, .* set edge_weights=drop"):
+    with pytest.raises(InputError, match=r"gives edges edge-feat, .* --set data\.edge_weights=drop"):
         open_ogb(tmp_path)
     source = open_ogb(tmp_path, edge_weights="drop")
     assert (len(read_edges(source)), dict(source.notes)) == (3, {"edge_data_left_out": 1})

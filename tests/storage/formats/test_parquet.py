@@ -33,7 +33,7 @@ def test_integer_types(tmp_path: Path, kind: pl.DataType) -> None:
 
 def test_columns_by_name(tmp_path: Path) -> None:
     path = write(tmp_path / "e.parquet", w=[0.5, 0.5], dst=[1, 0], src=[0, 2])
-    with pytest.raises(InputError, match=r"gives edges further columns \(w\), .* set edge_weights=drop"):
+    with pytest.raises(InputError, match=r"gives edges further columns \(w\), .* --set data\.edge_weights=drop"):
         open_parquet(path, source_column="src", target_column="dst")
     source = open_parquet(path, source_column="src", target_column="dst", edge_weights="drop")
     assert read_edges(source) == [(0, 1), (2, 0)]

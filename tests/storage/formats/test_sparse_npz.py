@@ -54,7 +54,7 @@ def test_entries_are_edges_from_row_to_column(
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
 def test_weights_are_refused_where_they_are_read(tmp_path: Path, kind: str) -> None:
     path = save(tmp_path / "a.npz", sparse.coo_array(([1, 0.5], ([0, 1], [1, 0]))).asformat(kind))
-    with pytest.raises(InputError, match=r"weights \(entry \d is 0\.5\), .* set edge_weights=drop"):
+    with pytest.raises(InputError, match=r"weights \(entry \d is 0\.5\), .* --set data\.edge_weights=drop"):
         read_edges(open_sparse_npz(path))
     assert sorted(read_edges(open_sparse_npz(path, edge_weights="drop"))) == [(0, 1), (1, 0)]
     ones = save(tmp_path / "b.npz", sparse.coo_array(([True, True], ([0, 1], [1, 0]))).asformat(kind))
