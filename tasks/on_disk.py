@@ -23,12 +23,13 @@ from storage.blocks.io_stats import IoStats
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.content_checks import check_range
-from storage.errors import BudgetError, InputError
+from storage.errors import InputError
 from storage.graph_store import INDPTR, LABELS, OUT_DEGREE, GraphStore, row_chunks
+from tasks.batch_sizes import BatchSizes, largest_possible
 from tasks.data_source import Inference, Loader
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.objective import Labels
-from tasks.storage_memory import BatchSizes, StoragePlan, plan_storage, step_bytes, topology_share
+from tasks.storage_memory import StoragePlan, check_bytes, plan_storage, topology_share
 from tasks.tiled_inference import LEAST_TILE_BYTES, TiledInference, sets_bytes
 from tasks.training_types import Splits, TrainOptions
 
@@ -36,7 +37,7 @@ _logger = logging.getLogger(__name__)
 _PROBED = 2
 """Mini-batches that are sampled to learn how large they get."""
 _MARGIN = 1.15
-"""How much larger than those any other may be."""
+"""How much larger than those others are expected to be, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,11 @@ class OnDisk:
         topology: StoredTopology,
         features: StoredFeatures,
         plan: StoragePlan,
-        sizes: BatchSizes,
+        spec: ModelSpec,
         storage: StorageOptions,
     ) -> None:
         self.graph, self.features, self.plan = topology, features, plan
-        self._sizes, self._storage = sizes, storage
+        self._spec, self._storage = spec, storage
 
     @property
     def stats(self) -> IoStats:
@@ -102,7 +103,7 @@ class OnDisk:
             HyperbatchOptions(
                 hyperbatch=plan.hyperbatch,
                 gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep, storage.disk_budget),
-                check_bytes=self._check_bytes,
+                check_bytes=lambda sampled: self._check_bytes(sampled, options.threads),
                 in_place=self.features.is_readable_in_place and options.input_dropout == 0,
                 stall_timeout_s=options.stall_timeout_s,
             ),
@@ -123,17 +124,10 @@ class OnDisk:
             directory=self._storage.directory,
         )
 
-    def _check_bytes(self, sampled: SuperBatch) -> None:
-        """Refuse mini-batches larger than planned for, before their rows take memory."""
-        found = BatchSizes.largest(sampled)
-        if found.nodes > self._sizes.nodes or found.edges > self._sizes.edges:
-            row_bytes = self.features.row_bytes + 64
-            more = 4 * (found.nodes - self._sizes.nodes) * row_bytes + 64 * max(0, found.edges - self._sizes.edges)
-            enough = self._storage.host_budget + max(more, 1)
-            raise BudgetError(
-                f"a mini-batch of {found.nodes} input nodes and {found.edges} edges is over a seventh larger than the "
-                f"first ones, for which host_budget was shared out: set host_budget to at least {enough}"
-            )
+    def _check_bytes(self, sampled: SuperBatch, threads: int) -> None:
+        """Refuse mini-batches larger than there is memory for, before their rows take any."""
+        found = BatchSizes.largest(sampled, self._spec)
+        check_bytes(self.plan, sampled, found, threads=threads, row_bytes=self.features.row_bytes)
 
 
 @contextmanager
@@ -187,26 +181,30 @@ def open_on_disk(
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
         train_nodes = splits.labelled(labels).train
         sampled = _probe(topology, train_nodes, options)
-        sizes = BatchSizes.largest(sampled).times(_MARGIN)
+        sizes = BatchSizes.largest(sampled, spec).times(_MARGIN)
+        info, id_bytes = store.info, topology.id_dtype.itemsize
+        largest = largest_possible(
+            info.num_nodes, info.num_edges, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace
+        )
         held = _held_bytes(store, labels, splits, degrees, len(cached_features), topology)
         held += sets_bytes(spec, store.info.num_nodes, prepared=2)  # for the validation and for the test nodes
         plan = plan_storage(
             store,
             storage.host_budget,
             share,
-            sizes,
+            sizes.at_most(largest),
             num_batches=-(-len(train_nodes) // options.batch_size),
             held_bytes=held,
-            step_bytes=int(step_bytes(spec, sampled) * _MARGIN),
             evaluation_bytes=LEAST_TILE_BYTES,
             threads=options.threads,
             hyperbatch=storage.hyperbatch,
+            largest=largest,
         )
         features = stack.enter_context(
             StoredFeatures(store, cached_features, buffer_bytes=plan.feature_buffer, stats=stats)
         )
         yield OnDiskData(
-            OnDisk(topology, features, plan, sizes, storage), labels, splits, degrees, store.info.num_classes
+            OnDisk(topology, features, plan, spec, storage), labels, splits, degrees, store.info.num_classes
         )
 
 

@@ -36,9 +36,10 @@ from storage.blocks.stored_topology import StoredTopology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import BudgetError
 from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore
+from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.on_disk import StorageOptions, open_on_disk
-from tasks.storage_memory import SLACK_BYTES, BatchSizes, plan_storage, topology_share
+from tasks.storage_memory import SLACK_BYTES, plan_storage, topology_share
 from tasks.trainer import train, train_from
 from tasks.training_types import Splits, TrainOptions
 from tests.benchmarks import storage_baselines as baselines
@@ -115,7 +116,6 @@ def prepare(
             sizes,
             num_batches=len(batches),
             held_bytes=nodes.nbytes,
-            step_bytes=0,
             evaluation_bytes=0,
             threads=threads,
             hyperbatch=hyperbatch,

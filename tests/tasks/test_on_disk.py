@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from kernels.nn.model import ModelSpec, build_model
+from kernels.topology import Topology
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError, ChecksumMismatchError, InputError
@@ -132,6 +133,37 @@ def test_a_budget_too_small_names_one_that_does(tmp_path: Path, budget: int) -> 
         train_on_disk(tmp_path / "graph.h5", OPTIONS, budget=budget)
     enough = int(str(caught.value).split("at least ")[1].split(",")[0])
     equal_outcomes(train_on_disk(tmp_path / "graph.h5", OPTIONS, budget=enough), data.train(OPTIONS))
+
+
+def skewed_data(num_nodes: int, num_train: int) -> Data:
+    """Few nodes with many neighbors: mini-batches of few seeds differ in size many times."""
+    data, rng = community_data(num_nodes), np.random.default_rng(0)
+    degree_N = np.minimum(rng.zipf(1.6, num_nodes), 500)
+    indptr = np.concatenate([[0], np.cumsum(degree_N)]).astype(np.int64)
+    topology = Topology.in_memory(indptr, rng.integers(0, num_nodes, indptr[-1]).astype(np.int32))
+    return replace(data, topology=topology, splits=replace(data.splits, train=data.splits.train[:num_train]))
+
+
+@pytest.mark.parametrize("budget", [64 * MB, 8 << 30])
+@pytest.mark.parametrize("batch_size", [2, 16])
+def test_mini_batches_of_very_different_sizes(tmp_path: Path, batch_size: int, budget: int) -> None:
+    data, options = skewed_data(4000, 600), replace(OPTIONS, batch_size=batch_size, epochs=1, fanouts=(10, 10))
+    write_data(tmp_path / "graph.h5", data)
+    equal_outcomes(train_on_disk(tmp_path / "graph.h5", options, budget=budget), data.train(options))
+
+
+@pytest.mark.parametrize("hyperbatch", [None, 1])
+def test_a_mini_batch_larger_than_planned_names_a_budget_that_does(tmp_path: Path, hyperbatch: int | None) -> None:
+    data, options = skewed_data(20_000, 400), replace(OPTIONS, batch_size=4, epochs=1, fanouts=(100, 100))
+    write_data(tmp_path / "graph.h5", data)
+    with pytest.raises(BudgetError) as caught:
+        train_on_disk(tmp_path / "graph.h5", options, budget=1 * MB, hyperbatch=hyperbatch)
+    smallest = int(str(caught.value).split("at least ")[1].split(",")[0])
+    with pytest.raises(BudgetError, match="the first ones were smaller") as caught:
+        train_on_disk(tmp_path / "graph.h5", options, budget=smallest, hyperbatch=hyperbatch)
+    enough = int(str(caught.value).split("at least ")[1].split(",")[0])
+    found = train_on_disk(tmp_path / "graph.h5", options, budget=enough, hyperbatch=hyperbatch)
+    equal_outcomes(found, data.train(options))
 
 
 def test_a_graph_without_labels_is_refused(tmp_path: Path) -> None:

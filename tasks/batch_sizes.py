@@ -1,0 +1,157 @@
+"""How large mini-batches are, were, and can get at most: what memory is planned by."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernels.cpu.hash_relabel import SLOT_BYTES, table_slots
+from kernels.mfg import Sample, SuperBatch
+from kernels.nn.model import ModelSpec, build_model
+
+_FLOAT_BYTES = 4
+_FRONTIER_BYTES = 72  # a node that is expanded: its id, place in the bucket matrix, offsets, degree, counts
+_EDGE_BYTES = 12  # while it is sampled: a global id and a local position
+
+
+@dataclass(frozen=True, slots=True)
+class HopShape:
+    """Sizes of one hop of a mini-batch."""
+
+    num_dst: int
+    """Nodes that are expanded."""
+    num_src: int
+    """Those, and the neighbors drawn."""
+    num_edges: int
+    """Edges drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """Sizes of one mini-batch."""
+
+    nodes: int
+    """Input nodes."""
+    edges: int
+    """Sampled edges of all hops."""
+    frontier: int
+    """Destinations of the last hop, the largest."""
+    id_bytes: int
+    """Bytes of an id."""
+    step_bytes: int = 0
+    """Bytes of a training step on it."""
+
+    @classmethod
+    def largest(cls, sampled: SuperBatch, spec: ModelSpec | None = None) -> BatchSizes:
+        """At least as large as each of the mini-batches in every respect; steps are counted where a model is given."""
+        sizes = [sizes_of(sample) for sample in sampled.samples]
+        steps = (
+            [step_bytes(spec, shapes_of(sample), len(sample.input_nodes)) for sample in sampled.samples] if spec else []
+        )
+        return cls(
+            max(size.nodes for size in sizes),
+            max(size.edges for size in sizes),
+            max(size.frontier for size in sizes),
+            max(size.id_bytes for size in sizes),
+            max(steps, default=0),
+        )
+
+    def times(self, factor: float) -> BatchSizes:
+        """Larger by a factor."""
+        return BatchSizes(
+            int(self.nodes * factor),
+            int(self.edges * factor),
+            int(self.frontier * factor),
+            self.id_bytes,
+            int(self.step_bytes * factor),
+        )
+
+    def at_most(self, other: BatchSizes) -> BatchSizes:
+        """The smaller ones of both."""
+        return dataclasses.replace(
+            self,
+            nodes=min(self.nodes, other.nodes),
+            edges=min(self.edges, other.edges),
+            frontier=min(self.frontier, other.frontier),
+            step_bytes=min(self.step_bytes, other.step_bytes),
+        )
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of its sample."""
+        return self.nodes * self.id_bytes + 4 * self.edges + 16 * self.frontier
+
+    @property
+    def sampling_bytes(self) -> int:
+        """Bytes while its last hop is sampled, beside what stays."""
+        return _FRONTIER_BYTES * self.frontier + _EDGE_BYTES * self.edges
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of a thread's hash table while its nodes are numbered."""
+        return SLOT_BYTES * table_slots(self.frontier + self.edges)
+
+
+def sizes_of(sample: Sample) -> BatchSizes:
+    """Sizes of a mini-batch, without its step."""
+    return _sizes(shapes_of(sample), len(sample.input_nodes), sample.input_nodes.itemsize)
+
+
+def shapes_of(sample: Sample) -> list[HopShape]:
+    """Sizes of its hops, that of the seeds first."""
+    return [HopShape(hop.num_dst, hop.num_src, hop.num_edges) for hop in sample.hops]
+
+
+def largest_possible(
+    num_nodes: int,
+    num_edges: int,
+    fanouts: Sequence[int],
+    num_seeds: int,
+    id_bytes: int,
+    spec: ModelSpec,
+    *,
+    replace: bool,
+) -> BatchSizes:
+    """Bound any mini-batch.
+
+    Parameters
+    ----------
+    num_nodes, num_edges : int
+        Of the graph.
+    fanouts : sequence of int
+        From the input layer to the seed layer.
+    num_seeds : int
+    id_bytes : int
+        Of an id.
+    spec : ModelSpec
+    replace : bool
+        Whether neighbors are drawn with replacement.
+    """
+    nodes, shapes = min(num_seeds, num_nodes), list[HopShape]()
+    for fanout in reversed(fanouts):
+        edges = num_edges if fanout < 0 else nodes * fanout
+        edges = edges if replace else min(edges, num_edges)
+        shapes.append(HopShape(nodes, min(nodes + edges, num_nodes), edges))
+        nodes = shapes[-1].num_src
+    sizes = _sizes(shapes, nodes, id_bytes)
+    return dataclasses.replace(sizes, step_bytes=step_bytes(spec, shapes, nodes))
+
+
+def step_bytes(spec: ModelSpec, shapes: Sequence[HopShape], num_inputs: int) -> int:
+    """Bound what a training step on a mini-batch takes: rows of all layers, their gradients, weights."""
+    layers = build_model(spec, seed=0).ordered_layers()
+    hops = [*reversed(shapes)] or [HopShape(num_inputs, num_inputs, 0)] * len(layers)
+    most = 0
+    for index, (layer, hop) in enumerate(zip(layers, hops, strict=True)):
+        wide = spec.num_heads * (layer.out_dim + 2) if spec.kind == "gat" else layer.projected_dim
+        projected = hop.num_src * 2 * wide if index or layer.transform_first else 0
+        attention = 3 * spec.num_heads * hop.num_edges if spec.kind == "gat" else 0
+        most += hop.num_dst * (2 * layer.in_dim + 5 * layer.out_dim) + projected + attention
+    weights = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
+    return _FLOAT_BYTES * (most + 6 * weights)
+
+
+def _sizes(shapes: Sequence[HopShape], num_inputs: int, id_bytes: int) -> BatchSizes:
+    edges, frontier = sum(shape.num_edges for shape in shapes), max((shape.num_dst for shape in shapes), default=0)
+    return BatchSizes(num_inputs, edges, frontier, id_bytes)
