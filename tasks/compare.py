@@ -25,6 +25,7 @@ from storage.errors import InputError
 from storage.graph_store import GraphStore
 from tasks.bounds import profile_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, available_memory
+from tasks.compare_advice import recommend
 from tasks.compare_measure import (
     BELADY,
     ORACLE,
@@ -39,7 +40,6 @@ from tasks.compare_measure import (
     dynamic_figures,
     mean_by_policy,
     measure,
-    read_trace,
     splits,
 )
 from tasks.compare_plots import plot_marginal_gain, plot_policies, plot_profile_epochs, plot_splits
@@ -56,7 +56,6 @@ COMPARE = "compare"
 RECOMMENDED_FILE = "recommended.yaml"
 """Name of the recommended configuration in the run's folder."""
 _WINDOWS = 4
-_LEAST_GAIN = 0.005
 _TRACE_SHARE = 8  # a replay holds its trace, its next uses, and counts: an eighth of the memory for the nodes alone
 _WORK_BYTES = 200  # a node: profiles of several lengths, degrees, orders of the DUCATI split
 
@@ -209,12 +208,10 @@ def _measure_all(
         _logger.warning("compare: %d of %d mini-batches are recorded, for want of memory", num_batches, wanted)
     rows = list[Row]()
     names = asked.policies or POLICIES
-    path = run.directory / "trace.h5"
     for seed in range(run.config.seed, run.config.seed + asked.seeds):
         with progress(COMPARE, "mini-batches") as advance:
-            graph.trace(path, _batches(graph, asked, order, seed, num_batches), seed, advance)
-        trace = read_trace(path)
-        path.unlink()
+            batches = _batches(graph, asked, order, seed, num_batches)
+            trace = graph.trace(run.directory, batches, seed, advance)
         cases = graph.case(seed, run.config.profile.epochs, heldout), graph.case(seed, 1, heldout)
         rows += measure(cases, trace, budgets, names)
         _logger.info("compare: seed %d, %d accesses replayed", seed, len(trace.nodes))
@@ -241,43 +238,6 @@ def _figures(
         "feature_hit_rate": {name: [rates[budget] for budget in budgets] for name, rates in by_policy.items()},
         "saved": {name: [rates[budget] for budget in budgets] for name, rates in saved.items()},
     }
-
-
-def recommend(config: PipelineConfig, facts: Facts, *, on_gpu: bool) -> tuple[PipelineConfig, str]:
-    """The configuration to run, valid as it is, and why, in a sentence."""
-    at = facts["budgets"].index(facts["device_budget"])
-    rates = {name: values[at] for name, values in facts["feature_hit_rate"].items()}
-    counting = {OURS: "smoothed", "presc": "input", "full_link": "full_link"}
-    best = max((name for name in counting if name in rates), key=rates.__getitem__)
-    dynamic = facts["dynamic"]
-    gain = dynamic["static_and_dynamic"] - dynamic["static"]
-    is_kept = config.storage.mode == "memory" and not on_gpu
-    pays = is_kept and dynamic["share"] > 0 and gain >= _LEAST_GAIN
-    options = type(config.cache.dynamic)()
-    if pays:
-        options = options.model_validate({name: dynamic[name] for name in ("share", "gamma", "interval_batches")})
-    cache = config.cache.model_copy(update={"dynamic": options, "device_budget": facts["device_budget"]})
-    profile = config.profile.model_copy(update={"counting": counting[best]})
-    changed = config.model_copy(update={"cache": cache, "profile": profile})
-    recommended = type(config).model_validate_json(changed.model_dump_json())  # a copy is not validated
-    larger = [number for number, budget in enumerate(facts["budgets"]) if budget > facts["device_budget"]]
-    saved = facts["saved"][OURS_DUAL]
-    more = ""
-    if larger:
-        extra_mb = (facts["budgets"][larger[0]] - facts["device_budget"]) / 1e6
-        more = f"; {extra_mb:,.1f} MB more would avoid {saved[larger[0]]:.1%}"
-    upkeep = (
-        f"with a dynamic cache of {dynamic['share']:.0%} of it, which serves {100 * gain:.1f} points more"
-        if pays
-        else f"without a dynamic cache, which {'would not pay' if is_kept else 'is kept in memory on the CPU only'}"
-    )
-    of_oracle = rates[best] / max(1e-12, rates[ORACLE])
-    sentence = (
-        f"Keep {facts['device_budget'] / 1e6:,.1f} MB by {counting[best]!r} counts {upkeep}: that avoids "
-        f"{saved[at]:.1%} of the bytes of all misses and, spent on rows alone, reaches {of_oracle:.1%} of the static "
-        f"oracle's hit rate{more}."
-    )
-    return recommended, sentence
 
 
 def _publish(run: RunContext, rows: Sequence[Row], facts: Facts, recommended: PipelineConfig) -> None:

@@ -87,10 +87,18 @@ class Graph:
         nodes = (self.topology, self.train_nodes, self.batch_size, self.fanouts, self.row_bytes, self.replace)
         return PolicyCase(profile, *nodes, seed)
 
-    def trace(self, path: Path, batches: Sequence[IdArray], seed: int, progress: Callable[[int, int], None]) -> None:
-        """Record what training asks for."""
+    def trace(
+        self, folder: Path, batches: Sequence[IdArray], seed: int, progress: Callable[[int, int], None]
+    ) -> AccessTrace:
+        """Record what training asks for; the file that it goes through never stays in the folder."""
         sizes: dict[str, Any] = {"superbatch": self.superbatch, "threads": self.threads, "replace": self.replace}
-        record_trace(path, [Segment(self.topology, batches)], self.fanouts, seed=seed, progress=progress, **sizes)
+        path = folder / "trace.h5"
+        try:
+            record_trace(path, [Segment(self.topology, batches)], self.fanouts, seed=seed, progress=progress, **sizes)
+            with TraceFile(path) as file:
+                return file.read()
+        finally:
+            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +204,6 @@ def dynamic_figures(trace: AccessTrace, budget: int, case: PolicyCase) -> dict[s
         "static_and_dynamic": both,
         "belady": best,
     }
-
-
-def read_trace(path: Path) -> AccessTrace:
-    """Read a recorded trace into memory."""
-    with TraceFile(path) as file:
-        return file.read()
 
 
 def mean_by_policy(rows: Sequence[Row], field: str) -> dict[str, dict[int, float]]:

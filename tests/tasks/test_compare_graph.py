@@ -13,7 +13,8 @@ from conf.load import load_config
 from kernels.topology import Topology
 from storage.errors import InputError
 from storage.graph_store import GraphStore
-from tasks.compare import check_batches, recommend, seed_order
+from tasks.compare import check_batches, seed_order
+from tasks.compare_advice import recommend
 from tasks.compare_measure import Graph
 from tests.storage.stores import write_small_store
 
@@ -71,3 +72,16 @@ def test_what_is_recommended_is_validated() -> None:
     broken = load_config("demo").model_copy(update={"name": "not a name"})
     with pytest.raises(ValueError, match="name"):
         recommend(broken, FACTS, on_gpu=False)
+
+
+def test_no_trace_stays_whether_recording_ends_or_not(tmp_path: Path) -> None:
+    def cancel(done: int, total: int) -> None:
+        assert (tmp_path / "trace.h5").exists()
+        raise KeyboardInterrupt
+
+    batches = [np.arange(3), np.arange(3, 6)]
+    with pytest.raises(KeyboardInterrupt):
+        GRAPH.trace(tmp_path, batches, 0, cancel)
+    assert list(tmp_path.iterdir()) == []
+    assert GRAPH.trace(tmp_path, batches, 0, lambda done, total: None).num_batches == 2
+    assert list(tmp_path.iterdir()) == []
