@@ -11,6 +11,7 @@ from conf.schema import PipelineConfig
 from storage.atomic import write_text
 
 _EPOCH_S, _EPOCH_READ_BYTES = "epoch_s", "epoch_read_bytes"
+_DEPENDS_ON = {"data", "sampling", "model", "layout", "storage", "host_budget", "backend"}
 
 
 def prediction_file(config: PipelineConfig) -> Path:
@@ -18,9 +19,20 @@ def prediction_file(config: PipelineConfig) -> Path:
     return config.state_dir / "advice" / f"{config.name}.json"
 
 
-def keep_prediction(config: PipelineConfig, prediction: Mapping[str, float]) -> None:
-    """Write down what was predicted, for the run to be compared with."""
-    write_text(prediction_file(config), json.dumps({**prediction, "key": _key(config)}, indent=1) + "\n")
+def keep_prediction(config: PipelineConfig, settings: Mapping[str, str], prediction: Mapping[str, float]) -> None:
+    """Write down what was predicted, for the run to be compared with.
+
+    Parameters
+    ----------
+    config
+        Of the run that was asked about.
+    settings
+        What the prediction is for in place of the configuration's own, as `--set` takes them.
+    prediction
+        `epoch_s` and `epoch_read_bytes`.
+    """
+    key = _key(config, settings)
+    write_text(prediction_file(config), json.dumps({**prediction, "key": key}, indent=1) + "\n")
 
 
 def prediction_errors(config: PipelineConfig, measured: Mapping[str, float]) -> dict[str, float]:
@@ -51,6 +63,15 @@ def prediction_errors(config: PipelineConfig, measured: Mapping[str, float]) -> 
     return figures
 
 
-def _key(config: PipelineConfig) -> dict[str, Any]:
+def _key(config: PipelineConfig, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What a prediction depends on; a run with other settings is not compared with it."""
-    return config.model_dump(mode="json", include={"data", "sampling", "model"})
+    plain = config.model_dump(mode="json", include=_DEPENDS_ON)
+    for name, value in (settings or {}).items():
+        *sections, field = name.split(".")
+        part = plain
+        for section in sections:
+            part = part[section]
+        part[field] = int(value) if value.isdecimal() else value
+    if plain["storage"]["mode"] == "memory":  # neither blocks nor budget bear on an epoch from memory
+        plain |= {"storage": {"mode": "memory"}, "layout": {}, "host_budget": None}
+    return plain

@@ -60,8 +60,8 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
     run.note_training(spec.digest)
 
     def build(directory: Path) -> Mapping[str, Any]:
-        result = _run_trainer(run, path, checkpoint)
-        _log_result(run, result)
+        result, epoch_read_bytes = _run_trainer(run, path, checkpoint)
+        _log_result(run, result, epoch_read_bytes)
         _save(result, directory)
         with GraphStore.open(path) as store:
             ModelData.of(store.info, ingest_options(run.config), run.manifest(REORDER).digest).save(
@@ -84,10 +84,15 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
     return outcome
 
 
-def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
-    """Load the store and the plan into the tiers, and train, with workers where they are asked for."""
+def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainResult, float | None]:
+    """Train from memory or from disk; from disk, tell the bytes read in an epoch."""
     if run.config.storage.mode == "storage":
         return _train_on_disk(run, path, checkpoint)
+    return _train_in_memory(run, path, checkpoint), None
+
+
+def _train_in_memory(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
+    """Load the store and the plan into the tiers, and train, with workers where they are asked for."""
     with GraphStore.open(path) as store:
         shares = MemoryShares.of(run.config, store)
     cache, options = run.manifest(CACHE), train_options(run.config, checkpoint)
@@ -114,7 +119,7 @@ def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
         )
 
 
-def _train_on_disk(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
+def _train_on_disk(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainResult, float | None]:
     cache = run.manifest(CACHE)
     with progress(TRAIN, "epochs") as advance:
         return train_on_disk(
@@ -173,10 +178,12 @@ def _say_epoch(run: RunContext, report: EpochReport) -> None:
     _logger.info("%s: epoch %d of %d, loss %.4g%s, %.2f s", TRAIN, report.epoch + 1, total, report.loss, valid, seconds)
 
 
-def _log_result(run: RunContext, result: TrainResult) -> None:
+def _log_result(run: RunContext, result: TrainResult, epoch_read_bytes: float | None) -> None:
     """Keep what the summary shows; send the epochs that the run which died had, so that the curves are whole."""
     run_here = max(1, len(result.history) - result.resumed_epochs)
     measured = {"epoch_s": (result.seconds["train"] + result.seconds["wait"]) / run_here}
+    if epoch_read_bytes is not None:
+        measured["epoch_read_bytes"] = epoch_read_bytes
     run.parent.log_metrics(prediction_errors(run.config, measured))
     for report in result.history[: result.resumed_epochs]:
         _log_epoch(run, report)

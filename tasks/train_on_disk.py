@@ -34,7 +34,7 @@ def train_on_disk(
     *,
     data_digest: str,
     directory: Path,
-) -> TrainResult:
+) -> tuple[TrainResult, float | None]:
     """Train from the laid-out store without loading it; metrics `io/*` and a picture go to the run.
 
     Parameters
@@ -46,6 +46,12 @@ def train_on_disk(
     data_digest : str
     directory : Path
         Where to spill.
+
+    Returns
+    -------
+    TrainResult
+    float or None
+        Mean bytes that training read from disk in an epoch, evaluation left out; None where no epoch was run.
 
     Raises
     ------
@@ -65,13 +71,14 @@ def train_on_disk(
         open_on_disk(store_path, plan.feature_ids, plan.adjacency_ids, options, storage) as data,
         IoMonitor(data.source.stats) as monitor,
     ):
-        before = data.source.stats.counts()
+        before, epoch_read_bytes = data.source.stats.counts(), list[int]()
 
         def report(epoch: EpochReport) -> None:
             nonlocal before
             on_epoch(epoch)
             counts = data.source.stats.counts()
-            _log_io(run, epoch.epoch, counts.since(before))
+            epoch_read_bytes.append(data.source.features.epoch_io.read_bytes)
+            _log_io(run, epoch.epoch, counts.since(before), epoch_read_bytes[-1])
             before = counts
 
         result = train_from(
@@ -91,11 +98,12 @@ def train_on_disk(
     picture = directory / _PICTURE
     plot_io(monitor.seconds, monitor.read_bytes, monitor.write_bytes, parts, picture)
     run.picture(picture)
-    return result
+    return result, sum(epoch_read_bytes) / len(epoch_read_bytes) if epoch_read_bytes else None
 
 
-def _log_io(run: RunContext, epoch: int, counts: IoCounts) -> None:
+def _log_io(run: RunContext, epoch: int, counts: IoCounts, train_read_bytes: int) -> None:
     figures = {
+        "io/train_read_bytes": train_read_bytes,
         "io/disk_read_bytes": counts.read_bytes,
         "io/disk_write_bytes": counts.write_bytes,
         "io/disk_reads": counts.reads,

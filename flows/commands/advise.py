@@ -33,8 +33,8 @@ def advise(
     """Say which mode, block size and budgets suit a graph on this machine, and what an epoch will take.
 
     Sizes come from the files' headers; reads of the disk, a training step and the sampler are timed for a few seconds,
-    with a temporary file of 256 MiB in the state directory. The next run of that name logs how far off the prediction
-    was (`advice/epoch_s_error`, `advice/epoch_read_bytes_error`).
+    with a temporary file of 256 MiB in the state directory. The next run of that name with the settings it says logs
+    how far off the prediction was (`advice/epoch_s_error`; from disk also `advice/epoch_read_bytes_error`).
     """
     with exit_codes():
         from conf.load import load_config
@@ -44,7 +44,8 @@ def advise(
 
         loaded = load_config(config, overrides or ())
         advice = look(loaded, seconds=seconds)
-        keep_prediction(loaded, {"epoch_s": advice.epoch_s, "epoch_read_bytes": advice.epoch_read_bytes})
+        prediction = {"epoch_s": advice.epoch_s, "epoch_read_bytes": advice.epoch_read_bytes}
+        keep_prediction(loaded, advice.settings, prediction)
         if as_json:
             typer.echo(json.dumps(dataclasses.asdict(advice)))
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 from typing import Any
@@ -16,7 +16,7 @@ from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TIER_DTYPES
 from storage.blocks.buffer import BlockBuffer, Lease
-from storage.blocks.io_stats import IoStats
+from storage.blocks.io_stats import IoCounts, IoStats
 from storage.blocks.reader import BlockReader
 from storage.graph_store import FEATURES, GraphStore
 
@@ -52,6 +52,7 @@ class StoredFeatures:
         extent = store.extent(FEATURES)
         self.dtype, self.width, self.row_bytes = extent.dtype, int(extent.shape[1]), extent.row_bytes
         self.buffer = BlockBuffer(BlockReader(store.path, extent, stats=self.stats), buffer_bytes)
+        self.epoch_io = IoCounts()
         self._reads, self._lock = TierReads(), Lock()
         ids = np.asarray(plan_ids, np.int64)
         self.device_map = RankMap.from_sorted_ids(ids, self.num_nodes) if len(ids) else None
@@ -83,9 +84,12 @@ class StoredFeatures:
         """Bits and ranks of the device tier's map; empty where there is none."""
         return NO_BITS if self.device_map is None else (self.device_map.bits, self.device_map.rank)
 
-    def watched_epoch(self, _: int) -> AbstractContextManager[dict[str, float]]:
-        """There is no dynamic cache: as `FeatureTiers.watched_epoch` without one."""
-        return nullcontext({})
+    @contextmanager
+    def watched_epoch(self, _: int) -> Iterator[dict[str, float]]:
+        """Count what an epoch reads; there is no dynamic cache: as `FeatureTiers.watched_epoch` without one."""
+        before = self.stats.counts()
+        yield {}
+        self.epoch_io = self.stats.counts().since(before)
 
     def count(self, reads: TierReads) -> None:
         """Add to `reads`."""

@@ -80,9 +80,22 @@ def test_all_of_it(tmp_path: Path) -> None:
 def test_a_run_is_compared_with_its_own_prediction_only(tmp_path: Path) -> None:
     asked = config(tmp_path)
     assert prediction_errors(asked, {"epoch_s": 3.0}) == {}
-    keep_prediction(asked, {"epoch_s": 2.0, "epoch_read_bytes": 0.0})
+    in_memory = {"storage.mode": "memory", "layout.block_bytes": "65536"}
+    keep_prediction(asked, in_memory, {"epoch_s": 2.0, "epoch_read_bytes": 0.0})
     assert prediction_errors(asked, {"epoch_s": 3.0, "epoch_read_bytes": 5.0}) == {
         "advice/epoch_s": 2.0,
         "advice/epoch_s_error": 0.5,
     }
-    assert prediction_errors(config(tmp_path, "sampling.fanouts=[9, 9]"), {"epoch_s": 3.0}) == {}
+    for other in ("sampling.fanouts=[9, 9]", "storage.mode=storage", "backend=cpu"):
+        assert prediction_errors(config(tmp_path, other), {"epoch_s": 3.0}) == {}, other
+    assert prediction_errors(config(tmp_path, "host_budget=2GB"), {"epoch_s": 3.0}) != {}
+
+
+def test_a_prediction_for_training_from_disk_holds_for_its_settings_only(tmp_path: Path) -> None:
+    settings = {"storage.mode": "storage", "layout.block_bytes": "65536", "host_budget": "1000000000"}
+    keep_prediction(config(tmp_path), settings, {"epoch_s": 2.0, "epoch_read_bytes": 10.0})
+    followed = [f"{name}={value}" for name, value in settings.items()]
+    figures = prediction_errors(config(tmp_path, *followed), {"epoch_s": 3.0, "epoch_read_bytes": 5.0})
+    assert figures["advice/epoch_read_bytes_error"] == -0.5
+    for other in ([], [*followed, "host_budget=2GB"], [*followed, "layout.block_bytes=4096"]):
+        assert prediction_errors(config(tmp_path, *other), {"epoch_s": 3.0}) == {}, other

@@ -16,12 +16,13 @@ from storage.graph_store import GraphStore
 from storage.locks import lock_file, locked
 from tasks.build_cache import build_cache
 from tasks.ingest import ingest_graph
+from tasks.predictions import keep_prediction
 from tasks.profile import profile_graph
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
 from tasks.specs import STAGES
-from tasks.tracking import Tracking
+from tasks.tracking import Tracking, open_client
 from tasks.train import train_model
 
 TINY = ("data.demo.nodes=500", "data.demo.edges=4000", "profile.heldout_epochs=2", "cache.device_budget=20kB")
@@ -202,3 +203,14 @@ def test_two_trainings_of_one_configuration_do_not_mix(run: Run) -> None:
         pytest.raises(MachineError, match="another process is running the train stage"),
     ):
         run("train")
+
+
+def test_a_run_from_disk_is_compared_with_its_prediction(run: Run, tracking: Tracking, tmp_path: Path) -> None:
+    settings = {"storage.mode": "storage", "host_budget": "2000000000"}
+    changes = [f"{name}={value}" for name, value in settings.items()]
+    asked = load_config("demo", [*TINY, f"state_dir={tmp_path / 'state'}", *changes])
+    keep_prediction(asked, settings, {"epoch_s": 1.0, "epoch_read_bytes": 1000.0})
+    context = run("train", *changes)
+    metrics = open_client(tracking.uri).get_run(context.parent.key).data.metrics
+    assert metrics["io/train_read_bytes"] <= metrics["io/disk_read_bytes"]
+    assert metrics["advice/epoch_read_bytes_error"] == metrics["io/train_read_bytes"] / 1000 - 1

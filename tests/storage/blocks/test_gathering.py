@@ -174,3 +174,13 @@ def test_a_damaged_block_is_an_error(tmp_path: Path) -> None:
 
 def test_recut_stores_have_right_checksums(wide: GraphStore) -> None:
     assert not list(recut_store(wide, 64).damage(lambda _: None))
+
+
+def test_what_an_epoch_reads_is_counted_and_nothing_else(wide: GraphStore) -> None:
+    with StoredFeatures(wide, np.arange(0), buffer_bytes=1 << 15) as features:
+        features.read_rows(np.arange(0, wide.info.num_nodes, 2))
+        with features.watched_epoch(0):
+            features.read_rows(np.arange(wide.info.num_nodes))
+        features.read_rows(np.arange(wide.info.num_nodes))
+        whole = features.stats.counts().read_bytes
+    assert 0 < features.epoch_io.read_bytes < whole / 2
