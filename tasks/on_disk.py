@@ -102,7 +102,9 @@ class OnDisk:
             self.features,
             HyperbatchOptions(
                 hyperbatch=plan.hyperbatch,
-                gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep, storage.disk_budget),
+                gather=GatherOptions(
+                    plan.cache, plan.spill, storage.directory, storage.keep, storage.disk_budget, plan.most_spilled
+                ),
                 check_bytes=lambda sampled: self._check_bytes(sampled, options.threads),
                 in_place=self.features.is_readable_in_place and options.input_dropout == 0,
                 stall_timeout_s=options.stall_timeout_s,

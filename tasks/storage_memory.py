@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kernels.mfg import SuperBatch
 from kernels.rank_map import RankMap
 from storage.blocks.buffer import DEFAULT_DEPTH, LEAST_BLOCKS
-from storage.blocks.spill import SPARE_BUFFERS
+from storage.blocks.spill import SPARE_BUFFERS, padded
 from storage.errors import BudgetError
 from storage.graph_store import INDICES, INDPTR, GraphStore
 from tasks.batch_sizes import BatchSizes, sizes_of
@@ -52,6 +52,8 @@ class StoragePlan:
     """What was shared out."""
     enough: int
     """A budget at which no mini-batch can be too large."""
+    most_spilled: int
+    """Bytes that no hyperbatch spills more than."""
 
     @property
     def total(self) -> int:
@@ -216,8 +218,18 @@ def plan_storage(
     cache = max(0, rest - ids - spill)
     parts = fixed | {"feature buffer": feature_buffer, "samples": ids, "spill buffers": spill, "host cache": cache}
     enough = need.enough(budget, sizes, largest or sizes)
+    most_spilled = count * padded((largest or sizes).nodes * store.info.feature_row_bytes)
     plan = StoragePlan(
-        topology.buffer, topology.indptr_buffer, feature_buffer, count, cache, spill, parts, budget, enough
+        topology.buffer,
+        topology.indptr_buffer,
+        feature_buffer,
+        count,
+        cache,
+        spill,
+        parts,
+        budget,
+        enough,
+        most_spilled,
     )
     _logger.info("training from disk in %d bytes, hyperbatches of %d: %s", budget, count, _listed(parts))
     return plan

@@ -28,7 +28,7 @@ from kernels.cpu.scatter import (
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TieredRows
-from storage.blocks.spill import SpillFile, SpillWriter
+from storage.blocks.spill import SpillFile, SpillWriter, padded
 from storage.blocks.stored_features import NO_BITS, StoredFeatures
 from storage.errors import BudgetError, InputError
 
@@ -52,11 +52,15 @@ class GatherOptions:
     """Rows to keep in the host cache: the most accessed ones that fit, or those with at least the mean count."""
     disk_bytes: int | None = None
     """Most bytes to spill; None takes what the disk has."""
+    most_spilled: int = 0
+    """Bytes that no hyperbatch spills more than, where they are known: what an error asks for."""
+    shares: int = 1
+    """Hyperbatches held at once, each with one share."""
 
     def split(self, parts: int) -> GatherOptions:
         """The share of each of `parts` hyperbatches that are held at once."""
         disk_bytes = None if self.disk_bytes is None else self.disk_bytes // parts
-        return replace(self, cache_bytes=self.cache_bytes // parts, disk_bytes=disk_bytes)
+        return replace(self, cache_bytes=self.cache_bytes // parts, disk_bytes=disk_bytes, shares=self.shares * parts)
 
 
 class Group:
@@ -256,11 +260,12 @@ class Gatherer:
         piece = self._options.spill_bytes // (len(cold) + 4)
         piece = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, piece - piece % 4096))
         sizes = [len(ids) * self._features.row_bytes for ids in cold]
-        most, needed = self._options.disk_bytes, sum(sizes)
+        most, needed = self._options.disk_bytes, sum(map(padded, sizes))
         if most is not None and needed > most:
+            enough = self._options.shares * max(needed, self._options.most_spilled)
             raise BudgetError(
                 f"gathering {len(cold)} mini-batches spills {needed} bytes and disk_budget leaves {most}: set "
-                f"disk_budget to at least {needed}, host_budget higher, or storage.hyperbatch lower"
+                f"disk_budget to at least {enough}, host_budget higher, or storage.hyperbatch lower"
             )
         return SpillFile(self._options.directory, sizes, piece, self._features.stats)
 

@@ -166,6 +166,21 @@ def test_a_mini_batch_larger_than_planned_names_a_budget_that_does(tmp_path: Pat
     equal_outcomes(found, data.train(options))
 
 
+def test_a_disk_budget_too_small_names_one_that_does(tmp_path: Path) -> None:
+    data, options = community_data(4000), replace(OPTIONS, batch_size=100, epochs=1, input_dropout=0.0)
+    rows = np.random.default_rng(0).standard_normal((4000, 600)).astype(np.float32)
+    data = replace(data, rows=rows)
+    write_data(tmp_path / "graph.h5", data)
+    storage: dict[str, Any] = {"hyperbatch": 6}
+    with pytest.raises(BudgetError) as caught:
+        train_on_disk(tmp_path / "graph.h5", options, budget=MB, **storage)
+    storage["budget"] = int(str(caught.value).split("at least ")[1].split(",")[0])  # leaves no room for a cache
+    with pytest.raises(BudgetError, match="disk_budget leaves") as caught:
+        train_on_disk(tmp_path / "graph.h5", options, disk_budget=20_000, **storage)
+    enough = int(str(caught.value).split("disk_budget to at least ")[1].split(",")[0])
+    equal_outcomes(train_on_disk(tmp_path / "graph.h5", options, disk_budget=enough, **storage), data.train(options))
+
+
 def test_a_graph_without_labels_is_refused(tmp_path: Path) -> None:
     write_data(tmp_path / "graph.h5", community_data(), labels=None)
     with pytest.raises(InputError, match="no labels"):
