@@ -101,6 +101,7 @@ class HyperbatchStream:
         self._sampled: queue.Queue[Any] = queue.Queue()
         self._groups: queue.Queue[Any] = queue.Queue()
         self._ready: queue.Queue[Any] = queue.Queue()
+        self._open: list[Group] = []
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._guarded, args=(body, out), name=name, daemon=True)
@@ -124,6 +125,7 @@ class HyperbatchStream:
             yield item.batch
             if item.last_of is not None:
                 item.last_of.close()
+                self._open.remove(item.last_of)
                 self._rows_held.release()
 
     def close(self) -> None:
@@ -131,9 +133,10 @@ class HyperbatchStream:
         self._stopped.set()
         for thread in self._threads:
             thread.join(_CLOSE_S)
-        while not self._groups.empty():
-            if isinstance(item := self._groups.get(), tuple):
-                item[0].close()
+        if any(thread.is_alive() for thread in self._threads):
+            return  # it may still read a group: that one's file is closed when nobody refers to it any more
+        while self._open:
+            self._open.pop().close()
 
     def __enter__(self) -> HyperbatchStream:
         return self
@@ -166,6 +169,7 @@ class HyperbatchStream:
                 self._acquire(self._rows_held)
                 start = time.perf_counter()
                 group = next(groups)
+                self._open.append(group)
                 self.stats.gather_s += time.perf_counter() - start
                 out.put((group, samples[done : done + len(group)], done + len(group) == len(samples)))
                 done += len(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -59,11 +60,12 @@ class SpillFile:
         self._sums = [np.zeros(-(-size // piece_bytes), np.uint64) for size in sizes]
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="spill")
         self._descriptor = _open_nameless(directory)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
         try:
             if self._begin[-1]:
                 os.posix_fallocate(self._descriptor, 0, int(self._begin[-1]))
         except OSError as error:
-            os.close(self._descriptor)
+            self._close()
             raise self._explained(error) from error
 
     @property
@@ -113,9 +115,9 @@ class SpillFile:
         return memory[:size]
 
     def close(self) -> None:
-        """Give the space back."""
+        """Give the space back; safe to call twice."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        os.close(self._descriptor)
+        self._close()
 
     def _write(self, segment: int, piece: npt.NDArray[np.uint8], nbytes: int, offset: int) -> None:
         whole = piece[: padded(nbytes)]

@@ -14,11 +14,15 @@ import pytest
 import torch
 
 from kernels.nn.model import ModelSpec, build_model
+from kernels.rng import Purpose
 from kernels.topology import Topology
+from storage.blocks.gathering import GatherOptions
+from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError, ChecksumMismatchError, InputError
 from storage.graph_store import FEATURES, GraphStore, write_store
+from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
 from tasks.tiled_inference import TiledInference
@@ -195,6 +199,35 @@ def test_damage_ends_training_with_the_place(tmp_path: Path) -> None:
         file.write(b"?")
     with pytest.raises(ChecksumMismatchError, match="block 1 of features/x"):
         train_on_disk(path, OPTIONS)
+
+
+def open_spills() -> int:
+    """Descriptors of files without a name."""
+    links = list(Path("/proc/self/fd").iterdir())
+    return sum("(deleted)" in str(link.readlink()) for link in links if link.is_symlink())
+
+
+@pytest.mark.parametrize("leaves_after", [0, 1, 3, 5])
+def test_an_epoch_left_early_closes_its_spill_files(tmp_path: Path, leaves_after: int) -> None:
+    data = community_data(1000)
+    write_data(tmp_path / "graph.h5", data)
+    store, train = GraphStore.open(tmp_path / "graph.h5"), data.splits.train
+    before = open_spills()
+    with (
+        StoredTopology(store, NONE, buffer_bytes=MB) as topology,
+        StoredFeatures(store, NONE, buffer_bytes=MB) as features,
+    ):
+        sampler = HyperbatchSampler(topology, (4, 4), seed=0, purpose=Purpose.TRAIN)
+        options = HyperbatchOptions(4, GatherOptions(4096, MB, tmp_path))
+        loader, batches = HyperbatchLoader(sampler, features, options), np.array_split(train, 12)
+        stream = loader.epoch(batches, epoch=0)
+        with stream:
+            mini_batches = iter(stream)
+            for _ in range(leaves_after):
+                next(mini_batches)
+            while not open_spills() > before:
+                time.sleep(0.01)
+        assert open_spills() == before
 
 
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "mlp"])
