@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from storage.blocks.extent import aligned_empty
 from storage.blocks.reader import BlockReader
-from storage.errors import BudgetError
+from storage.errors import BudgetError, MachineError
 
 RUN_BYTES = 1 << 20
 """Consecutive blocks are read in one request of so many bytes; a larger block is a request of its own."""
@@ -59,6 +59,8 @@ class _Entry:
     block: int = _NOTHING
     pins: int = 0
     loaded: Future[None] = field(default_factory=Future)
+    is_loading: bool = False
+    """Whether it is still written to; `loaded` is done only a moment after this has been said to those who wait."""
 
 
 class BlockBuffer:
@@ -75,6 +77,8 @@ class BlockBuffer:
         Memory for blocks; two blocks are the least.
     depth : int
         Read requests in flight at most.
+    stall_timeout_s : float
+        Give up when all blocks have been pinned and nothing has changed for so long.
 
     Raises
     ------
@@ -82,8 +86,10 @@ class BlockBuffer:
         If two blocks do not fit the budget.
     """
 
-    def __init__(self, reader: BlockReader, budget_bytes: int, *, depth: int = DEFAULT_DEPTH) -> None:
-        self.reader, self.extent = reader, reader.extent
+    def __init__(
+        self, reader: BlockReader, budget_bytes: int, *, depth: int = DEFAULT_DEPTH, stall_timeout_s: float = 600.0
+    ) -> None:
+        self.reader, self.extent, self._stall_timeout_s = reader, reader.extent, stall_timeout_s
         block_bytes = self.extent.block_bytes
         if budget_bytes < LEAST_BLOCKS * block_bytes:
             raise BudgetError(
@@ -131,7 +137,7 @@ class BlockBuffer:
         Raises
         ------
         StorageError, MachineError
-            A block is damaged or cannot be read.
+            A block is damaged or cannot be read, or none is given back for long.
         """
         order = blocks.tolist() if ascending else self._held_first(blocks.tolist())
         ready: deque[_Entry] = deque()
@@ -186,11 +192,15 @@ class BlockBuffer:
                     break
                 if not wait:
                     return [], None
-                self._changed.wait()
+                if not self._changed.wait(self._stall_timeout_s):
+                    raise MachineError(
+                        f"no block of {self.extent.name} was given back for {self._stall_timeout_s:g} s: reading "
+                        f"{self.reader.path} is stalled; is the disk, or the machine, overloaded?"
+                    )
             self.reader.stats.served(0, len(entries))
             future = self._pool.submit(self._load, entries)
             for entry in entries:
-                entry.loaded = future
+                entry.loaded, entry.is_loading = future, True
             return entries, future
 
     def _run(self, order: list[int], position: int) -> list[int]:
@@ -205,7 +215,7 @@ class BlockBuffer:
     def _claim(self, run: list[int]) -> list[_Entry]:
         """Slots for as many blocks of a run as there is room for; the longest unused ones lose theirs."""
         # A block may still be on its way for somebody who has left: not pinned, but written to.
-        unused = (entry for entry in self._held.values() if not entry.pins and entry.loaded.done())
+        unused = (entry for entry in self._held.values() if not entry.pins and not entry.is_loading)
         claimed = [self._free.pop() for _ in run[: len(self._free)]]
         claimed += list(islice(unused, len(run) - len(claimed)))
         for entry, block in zip(claimed, run, strict=False):
@@ -218,12 +228,16 @@ class BlockBuffer:
         try:
             self.reader.read_into(entries[0].block, [entry.memory for entry in entries])
         except BaseException:
-            with self._changed:  # whoever waits for them gets the error, a later request reads them again
-                for entry in entries:
+            self._end_loading(entries, failed=True)
+            raise
+        self._end_loading(entries, failed=False)
+
+    def _end_loading(self, entries: list[_Entry], *, failed: bool) -> None:
+        with self._changed:
+            for entry in entries:
+                entry.is_loading = False
+                if failed:  # whoever waits for it gets the error, a later request reads it again
                     self._held.pop(entry.block, None)
                     entry.block = _NOTHING
                     self._free += [] if entry.pins else [entry]
-            raise
-        finally:
-            with self._changed:
-                self._changed.notify_all()
+            self._changed.notify_all()

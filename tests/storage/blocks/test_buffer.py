@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,43 @@ def test_a_buffer_full_of_pinned_blocks_waits(written: tuple[GraphStore, np.ndar
         second.release()
         assert np.array_equal(waiting.result(5)[0], expected(written[1], 2))
     assert np.array_equal(first.data, expected(written[1], 0))
+
+
+def test_blocks_that_stay_pinned_are_said_to_stall(written: tuple[GraphStore, np.ndarray]) -> None:
+    buffer = new_buffer(written[0], 2, stall_timeout_s=0.1)
+    held = list(buffer.serve(np.array([0, 1])))
+    with pytest.raises(MachineError, match=r"no block of features/x was given back for 0\.1 s"):
+        next(buffer.serve(np.array([2])))
+    held[0].release()
+    assert np.array_equal(next(buffer.serve(np.array([2]))).data, expected(written[1], 2))
+
+
+def test_blocks_whose_readers_have_left_wake_whoever_waits(
+    written: tuple[GraphStore, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that ends for nobody: the waiting one must not need the read's future to be done already."""
+    buffer, go_on, read = new_buffer(written[0], 2, stall_timeout_s=5), threading.Event(), BlockReader.read_into
+    set_result = Future.set_result
+
+    def read_later(*arguments: Any) -> None:
+        go_on.wait(5)
+        read(*arguments)
+
+    def set_later(future: Future[Any], result: Any) -> None:
+        if threading.current_thread().name.startswith("block-buffer"):
+            time.sleep(0.2)  # the window between the last notification and the future
+        set_result(future, result)
+
+    monkeypatch.setattr(BlockReader, "read_into", read_later)
+    monkeypatch.setattr(Future, "set_result", set_later)
+    for block in (0, 1):
+        taken, _ = buffer._take([block], 0, wait=True)
+        buffer.unpin(taken[0])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: [lease.data.copy() for lease in buffer.serve(np.array([2]))])
+        time.sleep(0.1)
+        go_on.set()
+        assert np.array_equal(waiting.result(20)[0], expected(written[1], 2))
 
 
 def test_threads_share_a_small_buffer(written: tuple[GraphStore, np.ndarray]) -> None:
