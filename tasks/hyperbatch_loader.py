@@ -101,7 +101,7 @@ class HyperbatchStream:
         self._sampled: queue.Queue[Any] = queue.Queue()
         self._groups: queue.Queue[Any] = queue.Queue()
         self._ready: queue.Queue[Any] = queue.Queue()
-        self._open: list[Group] = []
+        self._open: set[Group] = set()
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._guarded, args=(body, out), name=name, daemon=True)
@@ -125,7 +125,7 @@ class HyperbatchStream:
             yield item.batch
             if item.last_of is not None:
                 item.last_of.close()
-                self._open.remove(item.last_of)
+                self._open.discard(item.last_of)
                 self._rows_held.release()
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class HyperbatchStream:
                 self._acquire(self._rows_held)
                 start = time.perf_counter()
                 group = next(groups)
-                self._open.append(group)
+                self._open.add(group)
                 self.stats.gather_s += time.perf_counter() - start
                 out.put((group, samples[done : done + len(group)], done + len(group) == len(samples)))
                 done += len(group)
