@@ -157,15 +157,19 @@ class TiledInference:
         """Project the rows of all needed sources, each once."""
         needed = self._needed[index]
         out = RowFile(self._directory, needed.num_slots, layer.projected_dim, self._features.stats)
-        for ids in _ids_of(needed):
-            slots = ids if index == 0 else needed.slots(ids)
-            piece_n = source.piece_of(slots)
-            for piece, first_slot, rows in source.read(np.unique(piece_n)):
-                begin, end = np.searchsorted(piece_n, [piece, piece + 1])
-                self._count_features(index, end - begin)
-                chosen = rows[slots[begin:end] - first_slot]
-                out.append(as_float(layer.project(torch.from_numpy(chosen))).numpy())
-        out.finish()
+        try:
+            for ids in _ids_of(needed):
+                slots = ids if index == 0 else needed.slots(ids)
+                piece_n = source.piece_of(slots)
+                for piece, first_slot, rows in source.read(np.unique(piece_n)):
+                    begin, end = np.searchsorted(piece_n, [piece, piece + 1])
+                    self._count_features(index, end - begin)
+                    chosen = rows[slots[begin:end] - first_slot]
+                    out.append(as_float(layer.project(torch.from_numpy(chosen))).numpy())
+            out.finish()
+        except BaseException:
+            out.close()
+            raise
         return out
 
     def _combined(self, model: GnnModel, index: int, source: RowPieces, *, projected: bool) -> Iterator[Tensor]:

@@ -18,6 +18,7 @@ from kernels.rng import Purpose
 from kernels.topology import Topology
 from storage.blocks.gathering import GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.row_pieces import RowFile
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError, ChecksumMismatchError, InputError
@@ -259,6 +260,33 @@ def test_tiled_inference_equals_exact_inference(tmp_path: Path, kind: Any, hidde
             found = inference.run(model)
             assert torch.allclose(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_inference_that_fails_closes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Two layers of 8 to 16 to 4: the first file holds a layer's output, the second one projected rows."""
+    data, spec = community_data(), ModelSpec("gcn", 8, 16, NUM_CLASSES, 2)
+    write_data(tmp_path / "graph.h5", data)
+    store, before, calls, finish = GraphStore.open(tmp_path / "graph.h5"), open_spills(), [], RowFile.finish
+
+    def fails(file: RowFile) -> None:
+        calls.append(file)  # kept, or it would be closed when nobody refers to it
+        if len(calls) == failing:
+            raise ChecksumMismatchError("damaged")
+        finish(file)
+
+    monkeypatch.setattr(RowFile, "finish", fails)
+    with (
+        StoredTopology(store, NONE, buffer_bytes=MB) as topology,
+        StoredFeatures(store, NONE, buffer_bytes=MB) as features,
+    ):
+        nodes = np.arange(300)
+        inference = TiledInference(
+            topology, features, nodes, spec, degrees=data.degrees, budget_bytes=2 * MB, directory=tmp_path
+        )
+        with pytest.raises(ChecksumMismatchError):
+            inference.run(build_model(spec, seed=0))
+        assert open_spills() == before
 
 
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 20))])
