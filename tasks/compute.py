@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,6 +47,9 @@ class Compute(Protocol):
     def stream(self) -> AbstractContextManager[None]:
         """Work of this thread in the order of PyTorch's."""
 
+    def close(self) -> None:
+        """Give back what it holds of the machine, once its loaders are closed."""
+
 
 class HostCompute:
     """Numba on the CPU."""
@@ -77,9 +80,12 @@ class HostCompute:
         """Nothing to order."""
         return nullcontext()
 
+    def close(self) -> None:
+        """Nothing to give back."""
+
 
 class DeviceCompute:
-    """One GPU: caches of lists and rows on it, the rest of both in pinned host memory.
+    """One GPU: caches of lists and rows on it, the rest of both in host memory, pinned until it is closed.
 
     Parameters
     ----------
@@ -101,12 +107,15 @@ class DeviceCompute:
         self._launcher = launcher = device_launcher(rank)
         self.device = launcher.torch_device
         _check_memory(data, launcher.free_bytes())
-        with self.stream():
+        with ExitStack() as pinned, self.stream():
             topology, features = self._source.graph, self._source.features
-            self._topology = DeviceTopology.place(launcher, topology, launcher.reach(topology.indices))
-            host_ND = launcher.reach(features.source_ND)
-            self._tiers = DeviceTiers(launcher, host_ND, features.cached_ids)
+            for array in (topology.indices, features.source_ND):
+                launcher.reach(array)
+                pinned.callback(launcher.release, array)
+            self._topology = DeviceTopology.place(launcher, topology, topology.indices)
+            self._tiers = DeviceTiers(launcher, features.source_ND, features.cached_ids)
             self._degrees = None if degrees is None else _on_device(launcher, degrees)
+            self._pinned = pinned.pop_all()
 
     @property
     def feature_reads(self) -> TierReads:
@@ -134,6 +143,10 @@ class DeviceCompute:
         """Seeds, copied from the device."""
         nodes: IdArray = self._launcher.to_host(sample.seed_nodes)  # synchronize!
         return nodes
+
+    def close(self) -> None:
+        """Unpin the host memory."""
+        self._pinned.close()
 
     @contextmanager
     def stream(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
@@ -65,10 +66,14 @@ class EpochTrainer:
             raise InputError(f"a {self.spec.kind} model needs the degrees of all nodes")
         self.degrees: NodeDegrees | None = data.degrees if self.spec.needs_degrees else None
         self.objective = build_objective(data.labels, data.splits.train, data.num_classes, options.class_weights)
-        self._compute = build_compute(data, options, self.degrees, peers.rank)
-        self.model: GnnModel = build_model(self.spec, seed=options.seed).to(self._compute.device)
-        self.optimizer = build_optimizer(self.model, options)
-        self._loader = self._compute.new_loader(Purpose.TRAIN)
+        with ExitStack() as opened:
+            self._compute = build_compute(data, options, self.degrees, peers.rank)
+            opened.callback(self._compute.close)
+            self.model: GnnModel = build_model(self.spec, seed=options.seed).to(self._compute.device)
+            self.optimizer = build_optimizer(self.model, options)
+            self._loader = self._compute.new_loader(Purpose.TRAIN)
+            opened.callback(self._loader.close)
+            self._opened = opened.pop_all()
 
     def host_loader(self, purpose: Purpose) -> Loader:
         """Make a loader on the CPU, where models are evaluated; its user closes it."""
@@ -103,7 +108,7 @@ class EpochTrainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loader.close()
+        self._opened.close()
 
     def run(self, epoch: int) -> EpochCosts:
         """Pass over the training nodes once.

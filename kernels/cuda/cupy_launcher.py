@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,15 +37,18 @@ class CupyLauncher:
     def __init__(self, device: int = 0) -> None:
         import cupy
 
-        self.xp: Any = cupy
-        self.device = device
+        self._prepare(cupy, device)
+        with self.xp.cuda.Device(device):
+            cupy.cuda.set_allocator(_torch_allocator(cupy, device))
+
+    def _prepare(self, xp: Any, device: int) -> None:
+        self.xp, self.device = xp, device
         self.torch_device = torch.device("cuda", device)
         self._loading = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._functions: dict[Kernel, Any] = {}
         self._lock = threading.Lock()
         self._pinned: dict[int, tuple[int, Any, int]] = {}
-        with self.xp.cuda.Device(device):
-            cupy.cuda.set_allocator(_torch_allocator(cupy, device))
+        self._holders: Counter[int] = Counter()
 
     def run(self, kernel: Kernel, grid: int, cta: int, arguments: Sequence[Any], shared_bytes: int) -> None:
         """Launch on the current stream; does not wait."""
@@ -52,9 +56,11 @@ class CupyLauncher:
             self._function(kernel)((grid,), (cta,), tuple(arguments), shared_mem=shared_bytes)
 
     def address(self, array: Any) -> int:
-        """Address of a device array, or of a host array that `reach` has pinned."""
+        """Address of a device array, or of a host array that `reach` has pinned; 0 of an empty one."""
         if isinstance(array, self.xp.ndarray):
             return int(array.data.ptr)
+        if array.nbytes == 0:  # nothing of it is ever read, and nothing of it can be pinned
+            return 0
         start = int(array.ctypes.data)
         for begin, (size, _, device_begin) in self._pinned.items():
             if begin <= start and start + array.nbytes <= begin + size:
@@ -76,7 +82,7 @@ class CupyLauncher:
         return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
 
     def reach(self, array: Any) -> Any:
-        """Pin a host array, so that kernels read it through UVA; once is enough, and an empty one needs nothing.
+        """Pin a host array, so that kernels read it through UVA until it is released; an empty one needs nothing.
 
         Raises
         ------
@@ -85,7 +91,10 @@ class CupyLauncher:
         """
         runtime = self.xp.cuda.runtime
         begin, size = int(array.ctypes.data), int(array.nbytes)
-        if size == 0 or begin in self._pinned:
+        if size == 0:
+            return array
+        if begin in self._pinned:
+            self._holders[begin] += 1
             return array
         flags = _PORTABLE | _MAPPED | (0 if array.flags.writeable else _READ_ONLY)
         try:
@@ -96,14 +105,19 @@ class CupyLauncher:
                 "of locked memory (`ulimit -l`)"
             ) from error
         self._pinned[begin] = (size, array, int(runtime.pointerGetAttributes(begin).devicePointer))
+        self._holders[begin] = 1
         return array
 
-    def release(self) -> None:
-        """Unpin all host arrays, after everything that reads them has ended."""
-        torch.cuda.synchronize(self.device)  # synchronize!
-        while self._pinned:
-            begin, _ = self._pinned.popitem()
+    def release(self, array: Any) -> None:
+        """Unpin a host array as often reached as released, after everything that reads it has ended."""
+        begin = int(array.ctypes.data)
+        if begin not in self._pinned:
+            return
+        self._holders[begin] -= 1
+        if not self._holders[begin]:
+            torch.cuda.synchronize(self.device)  # synchronize!
             self.xp.cuda.runtime.hostUnregister(begin)
+            del self._pinned[begin], self._holders[begin]
 
     @contextmanager
     def stream(self) -> Iterator[None]:

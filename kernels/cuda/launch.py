@@ -50,7 +50,10 @@ class DeviceLauncher(Launcher, Protocol):
         """Device memory that nobody holds."""
 
     def reach(self, array: Any) -> Any:
-        """Bring a host array within reach of kernels; its address is then known."""
+        """Bring a host array within reach of kernels; its address is known until it is released."""
+
+    def release(self, array: Any) -> None:
+        """Give back what `reach` took for a host array, once nothing on the device reads it any more."""
 
     def stream(self) -> AbstractContextManager[None]:
         """Put the work of this thread on PyTorch's current stream."""

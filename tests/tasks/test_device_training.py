@@ -126,6 +126,37 @@ def test_errors_of_the_loading_thread_reach_the_caller(data: Data) -> None:
         _on_device(data, OPTIONS, _Failing())
 
 
+class _Pinning(SimLauncher):
+    """Counts what is within reach; may fail where the mini-batches begin."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.pinned, self.most, self._fails = [], 0, fails
+
+    def reach(self, array: Any) -> Any:
+        self.pinned.append(array.ctypes.data)
+        self.most = max(self.most, len(self.pinned))
+        return array
+
+    def release(self, array: Any) -> None:
+        self.pinned.remove(array.ctypes.data)
+
+    def record(self) -> None:
+        if self._fails:
+            raise RuntimeError("the device is gone")
+
+
+def test_no_host_memory_stays_pinned(data: Data) -> None:
+    launcher = _Pinning()
+    for _ in range(2):
+        _on_device(data, replace(OPTIONS, epochs=1), launcher)
+        assert (launcher.pinned, launcher.most) == ([], 2)
+    failing = _Pinning(fails=True)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        _on_device(data, OPTIONS, failing)
+    assert (failing.pinned, failing.most) == ([], 2)
+
+
 def test_no_thread_is_left(data: Data) -> None:
     _on_device(data, replace(OPTIONS, epochs=1))
     assert "load" not in {thread.name for thread in threading.enumerate()}
