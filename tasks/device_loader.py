@@ -21,6 +21,8 @@ from tasks.epoch_stream import LoadStats, MiniBatch
 
 _POLL_S = 0.05
 _CLOSE_S = 10.0
+_MOST_LOADED = 2
+"""Super-batches on the device: the one that trains and the one that is made or waits."""
 _FULL = ("OutOfMemoryError",)
 """Name of the error in PyTorch and in CuPy, which is not imported here."""
 
@@ -109,7 +111,7 @@ class DeviceStream:
         self.stats = LoadStats()
         self._loader, self._batches, self._epoch, self._indices = loader, batches, epoch, indices
         self._ready: queue.Queue[_Loaded | BaseException | None] = queue.Queue(1)
-        self._stopped = threading.Event()
+        self._stopped, self._free, self._is_in_hand = threading.Event(), threading.Semaphore(_MOST_LOADED), False
         self._thread = threading.Thread(target=self._produce, name="load", daemon=True)
         self._thread.start()
 
@@ -117,15 +119,27 @@ class DeviceStream:
         launcher = self._loader.launcher
         while (loaded := self._next()) is not None:
             launcher.wait(loaded.ready)
-            for sample, rows in zip(loaded.super_batch.samples, loaded.rows, strict=True):
-                yield MiniBatch(sample, to_torch(rows))
-            # What was made on another stream must not be given back before this one has read it.
-            launcher.finish(launcher.record())  # synchronize!
+            self._is_in_hand = True
+            try:
+                for sample, rows in zip(loaded.super_batch.samples, loaded.rows, strict=True):
+                    yield MiniBatch(sample, to_torch(rows))
+            finally:
+                self._finish()
+            del loaded, sample, rows
+            self._free.release()
 
     def close(self) -> None:
         """Stop loading; safe to call twice, and from the consumer at any time."""
         self._stopped.set()
         self._thread.join(_CLOSE_S)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the super-batch in hand: what another stream made must not be given back before this has read it."""
+        if self._is_in_hand:
+            self._is_in_hand = False
+            launcher = self._loader.launcher
+            launcher.finish(launcher.record())  # synchronize!
 
     def __enter__(self) -> DeviceStream:
         return self
@@ -151,13 +165,19 @@ class DeviceStream:
         try:
             with device_memory(), self._loader.launcher.loading():
                 for first in range(0, len(self._batches), self._loader.superbatch):
-                    if self._stopped.is_set():
+                    if not self._may_load():
                         return
                     self._put(self._load(slice(first, first + self._loader.superbatch)))
             self._put(None)
         except BaseException as error:
-            with contextlib.suppress(queue.Full):
-                self._put(error)
+            self._put(error)
+
+    def _may_load(self) -> bool:
+        """Wait until one super-batch more may lie on the device; not so once loading is to stop."""
+        while not self._stopped.is_set():
+            if self._free.acquire(timeout=_POLL_S):
+                return True
+        return False
 
     def _load(self, group: slice) -> _Loaded:
         start, indices = time.perf_counter(), self._indices[group]
