@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.blocks.extent import aligned_empty
+from storage.blocks.nameless import open_nameless
 
 _BLOCK_BYTES = 1 << 20
 _FILE_BYTES = 32 << 20
@@ -46,26 +49,9 @@ def probe_direct_io(directory: Path, seconds: float = 1.0) -> DirectIo:
         The directory cannot be written to, or its disk is full.
     """
     buffer = aligned_empty(_BLOCK_BYTES)
-    buffer[:] = 1
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".garden-probe-") as file:
-        for _ in range(_FILE_BYTES // _BLOCK_BYTES):
-            file.write(buffer.data)
-        file.flush()
-        os.fsync(file.fileno())
-        try:
-            descriptor = os.open(file.name, os.O_RDONLY | os.O_DIRECT)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            return DirectIo(False, _read(file.fileno(), buffer.data, seconds))
-        try:
-            return DirectIo(True, _read(descriptor, buffer.data, seconds))
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            return DirectIo(False, _read(file.fileno(), buffer.data, seconds))
-        finally:
-            os.close(descriptor)
+    with _filled_file(directory, _FILE_BYTES, buffer) as descriptor:
+        supported = _go_direct(descriptor, buffer.data)
+        return DirectIo(supported, _read(descriptor, buffer.data, seconds))
 
 
 @dataclass(frozen=True)
@@ -88,7 +74,7 @@ class DiskSpeed:
 
 
 def probe_disk(directory: Path, seconds: float = 2.0) -> DiskSpeed:
-    """Measure reads for `seconds` with a temporary file of 256 MiB, half of the time large ones, half small ones.
+    """Measure reads for `seconds` with a file of 256 MiB without a name, half of the time large ones, half small ones.
 
     Raises
     ------
@@ -96,33 +82,39 @@ def probe_disk(directory: Path, seconds: float = 2.0) -> DiskSpeed:
         The directory cannot be written to, or its disk is full.
     """
     buffer = aligned_empty(_BLOCK_BYTES)
-    buffer[:] = 1
     places = np.random.default_rng(0).permutation(_RANDOM_FILE_BYTES // _SMALL_BYTES) * _SMALL_BYTES
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".garden-probe-") as file:
-        for _ in range(_RANDOM_FILE_BYTES // _BLOCK_BYTES):
-            file.write(buffer.data)
-        file.flush()
-        os.fsync(file.fileno())
-        descriptor, direct = _open_direct(file.name, buffer.data)
-        try:
-            order = range(0, _RANDOM_FILE_BYTES, _BLOCK_BYTES)
-            large = _rate(descriptor, buffer.data, order, seconds / 2)
-            small = _rate(descriptor, buffer.data[:_SMALL_BYTES], places.tolist(), seconds / 2)
-        finally:
-            os.close(descriptor)
+    with _filled_file(directory, _RANDOM_FILE_BYTES, buffer) as descriptor:
+        direct = _go_direct(descriptor, buffer.data)
+        order = range(0, _RANDOM_FILE_BYTES, _BLOCK_BYTES)
+        large = _rate(descriptor, buffer.data, order, seconds / 2)
+        small = _rate(descriptor, buffer.data[:_SMALL_BYTES], places.tolist(), seconds / 2)
     return DiskSpeed(direct, large * _BLOCK_BYTES, small)
 
 
-def _open_direct(name: str, buffer: memoryview) -> tuple[int, bool]:
-    """Open for direct reads, or for buffered ones where those are refused."""
+@contextmanager
+def _filled_file(directory: Path, nbytes: int, buffer: npt.NDArray[np.uint8]) -> Iterator[int]:
+    """A file without a name that lies on the disk; closed afterwards."""
+    buffer[:] = 1
+    with os.fdopen(open_nameless(directory, direct=False), "r+b") as file:
+        for _ in range(nbytes // len(buffer)):
+            file.write(buffer.data)
+        file.flush()
+        os.fsync(file.fileno())
+        yield file.fileno()
+
+
+def _go_direct(descriptor: int, buffer: memoryview) -> bool:
+    """Read past the page cache from now on; whether that is possible."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECT)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
         os.preadv(descriptor, [buffer], 0)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.open(name, os.O_RDONLY), False
-    return descriptor, True
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        return False
+    return True
 
 
 def _rate(descriptor: int, buffer: memoryview, places: Sequence[int], seconds: float) -> float:

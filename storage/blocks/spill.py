@@ -16,6 +16,7 @@ import numpy.typing as npt
 from kernels.cpu.scatter import sum_words
 from storage.blocks.extent import DIRECT_ALIGNMENT, aligned_empty
 from storage.blocks.io_stats import IoStats
+from storage.blocks.nameless import open_nameless
 from storage.errors import ChecksumMismatchError, MachineError
 
 SPARE_BUFFERS = 4
@@ -204,11 +205,8 @@ def _sum(piece: npt.NDArray[np.uint8]) -> np.uint64:
 
 def _open_nameless(directory: Path) -> int:
     """Open a file without a name for direct I/O; buffered where the file system refuses that."""
-    directory.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
     try:
-        return os.open(directory, flags | os.O_DIRECT, 0o600)
+        directory.mkdir(parents=True, exist_ok=True)
+        return open_nameless(directory, direct=True)
     except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise MachineError(f"no spill file can be made in {directory}: {error.strerror}") from error
-        return os.open(directory, flags, 0o600)
+        raise MachineError(f"no spill file can be made in {directory}: {error.strerror}") from error
