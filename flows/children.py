@@ -23,6 +23,7 @@ _MOST_RESTARTS = 3
 _WITHIN_S = 600.0
 _LARGEST_LOG = 16 << 20
 _RECORD = "children.json"
+_KILLED_S = 10.0
 
 
 @dataclass
@@ -40,11 +41,15 @@ def end_leftovers(state_dir: Path) -> None:
         left = [child for child in json.loads(record.read_text(encoding="utf-8")).values() if not is_dead(child)]
     except (OSError, ValueError, AttributeError):
         return
+    killed = list[psutil.Process]()
     for child in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(json.loads(child)[2])
-            for each in (*process.children(recursive=True), process):
-                each.kill()
+            killed += [*process.children(recursive=True), process]
+    for each in killed:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(killed, _KILLED_S)  # until then they hold their ports
     record.unlink(missing_ok=True)
 
 
@@ -140,10 +145,11 @@ class Children:
     def _write_record(self) -> None:
         """Write down who the children of a supervisor that stays are."""
         if self._say is not None:
-            running = {name: child.process for name, child in self._children.items() if child.process.poll() is None}
-            with contextlib.suppress(psutil.NoSuchProcess):
-                known = {name: describe(process.pid) for name, process in running.items()}
-                write_text(self._logs.parent / _RECORD, json.dumps(known) + "\n")
+            known = dict[str, str]()
+            for name, child in self._children.items():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    known[name] = describe(child.process.pid)
+            write_text(self._logs.parent / _RECORD, json.dumps(known) + "\n")
 
     def _log(self, name: str) -> Path:
         self._logs.mkdir(parents=True, exist_ok=True)

@@ -127,7 +127,9 @@ class TraceWriter:
                 self._file.create_dataset("batch_ptr", data=np.array(self._batch_ptr, np.int64), fletcher32=True)
                 shape = (len(self._num_dst), self._num_hops)
                 num_dst = np.array(self._num_dst, np.int64).reshape(shape)
-                self._file.create_dataset("num_dst", data=num_dst, chunks=shape if num_dst.size else None)
+                checked = bool(num_dst.size)  # HDF5 checks chunks, of which nothing has none
+                chunks = shape if checked else None
+                self._file.create_dataset("num_dst", data=num_dst, chunks=chunks, fletcher32=checked)
 
 
 def record_trace(
