@@ -87,10 +87,12 @@ def test_a_checksum_is_compared(tmp_path: Path, server: str, caplog: pytest.LogC
     assert left_in(tmp_path) == ["fb"]
 
 
-def test_what_is_there_is_not_fetched(tmp_path: Path) -> None:
+def test_what_is_there_is_not_fetched(tmp_path: Path, server: str) -> None:
     (tmp_path / "fb").mkdir()
-    fetch_missing(data(tmp_path / "fb", "http://127.0.0.1:9/good.zip"))
-    fetch_missing(DataConfig())
+    fetch_missing(data(tmp_path / "fb", f"{server}/good.zip"))
+    assert list((tmp_path / "fb").iterdir()) == []
+    fetch_missing(DataConfig(format="triples", path=tmp_path / "nowhere"))
+    assert left_in(tmp_path) == ["fb"]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ def test_what_is_waited_for(error: Exception, passes: bool) -> None:
 
 def test_without_a_limit_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LIMIT_VARIABLE, raising=False)
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    asked = list[str]()
+    monkeypatch.setattr("tasks.gpu_slot._wait_for_slot", lambda name, stack: asked.append(name))
     with gpu_slot():
-        pass
+        assert asked == []
+    monkeypatch.setenv(LIMIT_VARIABLE, "gpu")
+    with gpu_slot():
+        assert asked == ["gpu"]

@@ -38,8 +38,14 @@ def test_wrong_arguments_never_reach_a_kernel(launcher: Launcher, changes: dict[
         _run(launcher, **changes)
 
 
-def test_no_thread_is_no_launch(launcher: Launcher) -> None:
-    launch(launcher, KERNEL, 0, (0, launcher.xp.zeros(0, np.int32), launcher.xp.zeros(0, np.uint64)))
+def test_no_thread_is_no_launch(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    grids = list[int]()
+    monkeypatch.setattr(launcher, "run", lambda kernel, grid, *_: grids.append(grid))
+    arguments = (0, launcher.xp.zeros(0, np.int32), launcher.xp.zeros(0, np.uint64))
+    launch(launcher, KERNEL, 0, arguments)
+    assert grids == []
+    launch(launcher, KERNEL, 1, arguments)
+    assert grids == [1]
 
 
 def test_more_threads_than_a_grid_has_are_refused(launcher: Launcher) -> None:
