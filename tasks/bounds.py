@@ -12,8 +12,8 @@ COUNT_BYTES = 8 * 13
 inclusion probabilities, and the counts drawn toward them."""
 PROFILE_BYTES = 8 * 7
 """Bytes a node of a finished access profile."""
-SCORE_BYTES = 8
-"""Bytes a node of the scores of a dynamic cache."""
+SCORE_BYTES = 16
+"""Bytes a node of the scores of a dynamic cache, and of the copy that an update chooses by."""
 _STAMP_BYTES = 8  # a node, in each sampling thread's table
 _ID_BYTES = 8
 _EDGE_BYTES = 16  # a sampled edge while it is relabelled: global id, local position, draws

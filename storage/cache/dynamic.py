@@ -114,7 +114,7 @@ class DynamicCache:
 
     Notes
     -----
-    Scores are read while they grow: a choice may be a mini-batch old. Rows are never wrong for it.
+    An update chooses by a copy of the scores, which go on growing meanwhile. Rows are never wrong for it.
     """
 
     def __init__(self, host_ND: npt.NDArray[Any], layout: DynamicLayout, options: DynamicOptions) -> None:
@@ -214,7 +214,9 @@ class DynamicCache:
     def _update(self) -> None:
         start, held = time.perf_counter(), self.current
         self._reclaim()
-        swap = self._hot.propose(held.ids, self.layout.rows, len(self._free))
+        with self._lock:  # scores and weight of one moment: both are scaled down now and then
+            hot = self._hot.copy()
+        swap = hot.propose(held.ids, self.layout.rows, len(self._free))
         if len(swap.incoming):
             self._publish(held, swap.incoming, swap.outgoing)
         stats, moved_bytes = self.stats, len(swap.incoming) * self.layout.row_bytes

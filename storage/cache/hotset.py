@@ -112,6 +112,12 @@ class HotSet:
             self.score_N /= self.weight
             self.weight = 1.0
 
+    def copy(self) -> HotSet:
+        """Scores and weight of one moment, if nobody adds meanwhile."""
+        copied = HotSet(0, self._gamma)
+        copied.score_N, copied.weight = self.score_N.copy(), self.weight
+        return copied
+
     def propose(self, held: Ids, capacity: int, most_moves: int) -> Swap:
         """Choose what to change so that the hottest rows are held (Eq. 6), as far as moving them pays.
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage.cache import hotset
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions, HotSet
 from storage.cache.tiers import FeatureTiers
@@ -211,6 +212,26 @@ def test_a_move_that_does_not_gain_an_access_is_not_made() -> None:
     swap = hot.propose(np.array([1, 2]), 2, 5)
     assert (swap.incoming.tolist(), swap.outgoing.tolist(), swap.gain) == ([0], [2], 3.0)
     assert hot.propose(np.array([1]), 1, 5).incoming.tolist() == []
+
+
+def test_scores_that_are_scaled_down_during_an_update_do_not_change_what_it_gains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache = tiers_of(rows_of(12), [0], 4).dynamic
+    assert cache is not None
+    live = cache._hot
+    live.score_N[3], live.weight = 1.8e150, 1e150
+    choose = hotset.top_ids
+
+    def scale_down_meanwhile(score_N: np.ndarray, k: int) -> np.ndarray:
+        live.advance()
+        assert live.weight == 1
+        return choose(score_N, k)
+
+    monkeypatch.setattr(hotset, "top_ids", scale_down_meanwhile)
+    cache.update()
+    assert cache.stats.predicted_gain == pytest.approx(1.8 / 0.9)
+    assert cache.current.ids.tolist() == [3]
 
 
 def test_scores_outlive_the_range_of_floats() -> None:
