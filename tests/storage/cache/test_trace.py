@@ -94,6 +94,14 @@ def test_damage_is_named(path: Path, tmp_path: Path) -> None:
     (tmp_path / "damaged.h5").write_bytes(damaged)
     with TraceFile(tmp_path / "damaged.h5") as trace, pytest.raises(StorageError, match="are damaged; record it again"):
         trace.read()
+    for name, position in (("num_dst", 3), ("batch_ptr", 9)):
+        with h5py.File(path) as file:
+            offset = file[name].id.get_chunk_info(0).byte_offset
+        damaged = bytearray(path.read_bytes())
+        damaged[offset + position] ^= 1
+        (tmp_path / "damaged.h5").write_bytes(damaged)
+        with pytest.raises(StorageError, match="not a readable access trace"):
+            TraceFile(tmp_path / "damaged.h5")
     for name, change, error, message in (
         ("kind", "store", StorageError, "expected an access trace"),
         ("format_version", 99, FormatVersionError, "format version 99"),
