@@ -131,8 +131,9 @@ class HyperbatchStream:
     def close(self) -> None:
         """Stop loading; safe to call twice, and from the consumer at any time."""
         self._stopped.set()
+        deadline = time.monotonic() + _CLOSE_S
         for thread in self._threads:
-            thread.join(_CLOSE_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
             return  # it may still read a group: that one's file is closed when nobody refers to it any more
         while self._open:
@@ -152,7 +153,11 @@ class HyperbatchStream:
             group, start = slice(first, first + size), time.perf_counter()
             indices = self._indices[group]
             sampled = self._loader.sampler.sample(
-                self._batches[group], epoch=self._epoch, first_batch=indices.start, batch_step=indices.step
+                self._batches[group],
+                epoch=self._epoch,
+                first_batch=indices.start,
+                batch_step=indices.step,
+                check_stop=self._check_stop,
             )
             self._loader.options.check_bytes(sampled)
             self.stats.sample_s += time.perf_counter() - start
@@ -161,7 +166,7 @@ class HyperbatchStream:
 
     def _gather(self, out: queue.Queue[Any]) -> None:
         """Gather each hyperbatch in one group or several; another one as soon as there is room for its rows."""
-        gatherer = Gatherer(self._loader.features, self._gather_options)
+        gatherer = Gatherer(self._loader.features, self._gather_options, self._check_stop)
         while (sampled := self._take(self._sampled)) is not None:
             samples = sampled.samples
             done, groups = 0, gatherer.groups([sample.input_nodes for sample in samples])
@@ -215,6 +220,10 @@ class HyperbatchStream:
                     "is it, or the machine, overloaded?"
                 )
         raise _StoppedError
+
+    def _check_stop(self) -> None:
+        if self._stopped.is_set():
+            raise _StoppedError
 
     def _acquire(self, semaphore: threading.Semaphore) -> None:
         while not semaphore.acquire(timeout=_POLL_S):

@@ -6,7 +6,7 @@ Every feature block that holds a needed row is read once for a group of mini-bat
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -119,9 +119,14 @@ class Gatherer:
     ----------
     features : StoredFeatures
     options : GatherOptions
+    check_stop : callable
+        Called from block to block; raises where nobody wants the rows any more.
     """
 
-    def __init__(self, features: StoredFeatures, options: GatherOptions) -> None:
+    def __init__(
+        self, features: StoredFeatures, options: GatherOptions, check_stop: Callable[[], None] = lambda: None
+    ) -> None:
+        self._check_stop = check_stop
         self._features, self._options = features, options
         self._count_N = np.zeros(features.num_nodes, np.uint16)
         self._most_rows = options.cache_bytes // features.row_bytes if features.row_bytes else features.num_nodes
@@ -277,6 +282,7 @@ class Gatherer:
         sink = _SpillSink(spill, cold, features.row_bytes) if spill is not None else None
         for lease in features.buffer.serve(self._blocks(), ascending=sink is not None):
             with lease:
+                self._check_stop()
                 first_byte = features.first_byte(lease)
                 fill_rows(lease.data, first_byte, kept, features.row_bytes, flat)
                 if sink is not None:

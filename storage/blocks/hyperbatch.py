@@ -5,7 +5,7 @@ Same integers as `kernels.sampler.NeighborSampler`, whatever the block size, H, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -55,8 +55,18 @@ class HyperbatchSampler:
         self.fanouts = tuple(int(fanout) for fanout in fanouts)
         self.seed, self.purpose, self.replace, self.edge_ids = seed, purpose, replace, edge_ids
 
-    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1) -> SuperBatch:
+    def sample(
+        self,
+        batches: Sequence[IdArray],
+        *,
+        epoch: int,
+        first_batch: int,
+        batch_step: int = 1,
+        check_stop: Callable[[], None] = lambda: None,
+    ) -> SuperBatch:
         """Sample H mini-batches together; parameters, result and errors are those of `NeighborSampler.sample`.
+
+        `check_stop` is called from block to block; what it raises ends the sampling.
 
         Raises
         ------
@@ -71,7 +81,7 @@ class HyperbatchSampler:
         reads = TierReads()
         for hop, fanout in enumerate(reversed(self.fanouts)):
             keys = [stream_key(self.purpose, self.seed, epoch, index, hop) for index in indices]
-            mfgs, frontiers, hop_reads = self._expand(frontiers, fanout, np.array(keys, np.uint64))
+            mfgs, frontiers, hop_reads = self._expand(frontiers, fanout, np.array(keys, np.uint64), check_stop)
             hops.append(mfgs)
             reads.add(hop_reads)
         samples = (
@@ -87,13 +97,23 @@ class HyperbatchSampler:
         return SuperBatch(tuple(samples), reads)
 
     def _expand(
-        self, frontiers: Sequence[IdArray], fanout: int, keys: npt.NDArray[np.uint64]
+        self,
+        frontiers: Sequence[IdArray],
+        fanout: int,
+        keys: npt.NDArray[np.uint64],
+        check_stop: Callable[[], None],
     ) -> tuple[tuple[Mfg, ...], list[IdArray], TierReads]:
         """One hop: structures of all batches, and their next frontiers."""
         uniq: IdArray = np.concatenate([np.empty(0, self.topology.id_dtype), *frontiers])
         uniq_ptr = np.cumsum([0, *map(len, frontiers)], dtype=np.int64)
         row_ptr, neighbors, ids, reads = self.topology.sample_neighbors(
-            uniq, uniq_ptr, fanout, stream_keys=keys, replace=self.replace, edge_ids=self.edge_ids
+            uniq,
+            uniq_ptr,
+            fanout,
+            stream_keys=keys,
+            replace=self.replace,
+            edge_ids=self.edge_ids,
+            check_stop=check_stop,
         )
         edge_ptr = row_ptr[uniq_ptr]
         pieces = [neighbors[begin:end] for begin, end in pairwise(edge_ptr)]

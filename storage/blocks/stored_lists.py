@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,15 @@ class ListReader:
         self._block_entries = buffer.extent.block_bytes // buffer.extent.dtype.itemsize
         self._scratch = threading.local()
 
-    def read(self, request: ListRequest, row_ptr: I64Array, out: IdArray, ids: I64Array) -> None:
+    def read(
+        self,
+        request: ListRequest,
+        row_ptr: I64Array,
+        out: IdArray,
+        ids: I64Array,
+        *,
+        check_stop: Callable[[], None] = lambda: None,
+    ) -> None:
         """Fill the rows whose lists lie in the dataset; rows of other lists are left as they are.
 
         Parameters
@@ -84,6 +93,8 @@ class ListReader:
         out : (n,) array of the dataset's type
         ids : (n,) int64, or empty
             Receives the entries' positions in the dataset.
+        check_stop : callable
+            Called from block to block; raises where nobody wants the rows any more.
 
         Raises
         ------
@@ -99,6 +110,7 @@ class ListReader:
                 fills.append(self._pool.submit(self._fill, lease, piece, request, row_ptr, out, ids))
                 while fills and fills[0].done():
                     fills.popleft().result()
+                check_stop()  # only now: the lease has an owner
         finally:
             errors = [error for fill in fills if (error := fill.exception()) is not None]  # waits for all of them
         if errors:

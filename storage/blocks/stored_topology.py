@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -148,8 +149,12 @@ class StoredTopology:
         stream_keys: npt.NDArray[np.uint64],
         replace: bool = False,
         edge_ids: bool = False,
+        check_stop: Callable[[], None] = lambda: None,
     ) -> tuple[I64Array, IdArray, I64Array, TierReads]:
-        """As `kernels.reference.sample_neighbors`: each block that holds a neighbor is served once for all batches."""
+        """As `kernels.reference.sample_neighbors`: each block that holds a neighbor is served once for all batches.
+
+        `check_stop` is called from block to block; it raises where nobody wants the neighbors any more.
+        """
         begin_U, degree_U = self.lists(uniq)
         in_cache, slot_U = self._cached_rows(uniq)
         stored = ListRequest(
@@ -158,7 +163,7 @@ class StoredTopology:
         row_ptr = stored.row_ptr()
         neighbors: Any = np.empty(row_ptr[-1], self.id_dtype)
         ids = np.empty(len(neighbors) if edge_ids else 0, np.int64)
-        self._lists.read(stored, row_ptr, neighbors, ids)
+        self._lists.read(stored, row_ptr, neighbors, ids, check_stop=check_stop)
         if in_cache.any():
             self._lists.fill_from_memory(
                 ListRequest(

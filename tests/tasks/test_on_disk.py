@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,12 @@ from kernels.rng import Purpose
 from kernels.topology import Topology
 from storage.blocks.gathering import GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.reader import BlockReader
 from storage.blocks.row_pieces import RowFile
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError, ChecksumMismatchError, InputError
-from storage.graph_store import FEATURES, GraphStore, write_store
+from storage.graph_store import FEATURES, INDICES, GraphStore, write_store
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
@@ -228,6 +230,35 @@ def test_an_epoch_left_early_closes_its_spill_files(tmp_path: Path, leaves_after
                 next(mini_batches)
             while not open_spills() > before:
                 time.sleep(0.01)
+        assert open_spills() == before
+
+
+@pytest.mark.parametrize("slow", [FEATURES, INDICES])
+def test_a_slow_disk_does_not_keep_who_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
+    """Half a minute of reading lies before the first mini-batch, one block after the other."""
+    data, read, reading = community_data(1000), BlockReader.read_into, threading.Event()
+    contents = {"indptr": data.topology.indptr, "indices": data.topology.indices, "features": data.rows}
+    store = store_of(tmp_path / "graph.h5", 64, **contents)
+
+    def slowly(reader: BlockReader, *arguments: Any) -> None:
+        if reader.extent.name == slow:
+            reading.set()
+            time.sleep(0.1)
+        read(reader, *arguments)
+
+    monkeypatch.setattr(BlockReader, "read_into", slowly)
+    before = open_spills()
+    with (
+        StoredTopology(store, NONE, buffer_bytes=128) as topology,
+        StoredFeatures(store, NONE, buffer_bytes=128) as features,
+    ):
+        sampler = HyperbatchSampler(topology, (4, 4), seed=0, purpose=Purpose.TRAIN)
+        loader = HyperbatchLoader(sampler, features, HyperbatchOptions(4, GatherOptions(4096, MB, tmp_path)))
+        with loader.epoch(np.array_split(data.splits.train, 8), epoch=0) as stream:
+            assert reading.wait(20)
+            start = time.monotonic()
+        assert time.monotonic() - start < 4
+        assert not any(thread.is_alive() for thread in stream._threads)
         assert open_spills() == before
 
 
