@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from conf.schema import PipelineConfig
 from kernels.topology import Topology
+from storage.blocks.stored_topology import StoredTopology
 from storage.cache.profile import AccessProfile, profile_accesses
 from storage.errors import InputError
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest
-from tasks.bounds import COUNT_BYTES, profile_bytes, topology_bytes
+from tasks.bounds import COUNT_BYTES
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
+from tasks.profile_memory import ProfilePlan, plan_profile
 from tasks.progress import progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
 from tasks.specs import PROFILE, REORDER, profile_spec
+
+_logger = logging.getLogger(__name__)
 
 PROFILE_FILE = "profile.h5"
 """Name of the profile within its artifact."""
@@ -32,9 +39,14 @@ def profile_graph(run: RunContext) -> Manifest:
     laid_out = run.manifest(REORDER)
     path = laid_out.path(STORE_FILE)
 
+    def plan() -> ProfilePlan:
+        with GraphStore.open(path) as store:
+            memory_bytes, longest = run.artifacts.budgets.memory_bytes(), int(laid_out.counts["max_in_degree"])
+            return plan_profile(store, run.config.sampling, memory_bytes, longest_list=longest)
+
     def build(directory: Path) -> Mapping[str, Any]:
         with GraphStore.open(path) as store:
-            profile = sample_profile(store, run.config, heldout_epochs=run.config.profile.heldout_epochs)
+            profile = sample_profile(store, run.config, plan(), heldout_epochs=run.config.profile.heldout_epochs)
         profile.save(directory / PROFILE_FILE)
         return {
             "epochs": profile.epochs,
@@ -44,11 +56,18 @@ def profile_graph(run: RunContext) -> Manifest:
             "adjacency_accesses": int(profile.adjacency_count_N.sum()),
         }
 
-    return run.open_or_build(profile_spec(run.config, laid_out.digest), build, lambda: _estimate(run.config, path))
+    def estimate() -> Estimate:
+        with GraphStore.open(path) as store:
+            disk = COUNT_BYTES * store.info.num_nodes + SMALL_FILES_BYTES
+        return Estimate(memory_bytes=plan().memory_bytes, disk_bytes=disk)
+
+    return run.open_or_build(profile_spec(run.config, laid_out.digest), build, estimate)
 
 
-def sample_profile(store: GraphStore, config: PipelineConfig, *, heldout_epochs: int) -> AccessProfile:
-    """Count accesses over epochs of sampling the training nodes.
+def sample_profile(
+    store: GraphStore, config: PipelineConfig, plan: ProfilePlan, *, heldout_epochs: int
+) -> AccessProfile:
+    """Count accesses over epochs of sampling the training nodes; the counts do not depend on the plan.
 
     Raises
     ------
@@ -58,23 +77,36 @@ def sample_profile(store: GraphStore, config: PipelineConfig, *, heldout_epochs:
     train_nodes = store.read_split("train")
     if not len(train_nodes):
         raise InputError(f"{store.path} has no training nodes: check data.split, its fractions and the labels")
-    with progress(PROFILE, "mini-batches") as advance:
+    sampling = config.sampling
+    with _topology(store, plan, sampling.threads) as topology, progress(PROFILE, "mini-batches") as advance:
         return profile_accesses(
-            Topology.in_memory(*store.read_adjacency()),
+            topology,
             train_nodes,
-            config.sampling.fanouts,
-            batch_size=config.sampling.batch_size,
-            superbatch=config.sampling.superbatch,
+            sampling.fanouts,
+            batch_size=sampling.batch_size,
+            superbatch=plan.hyperbatch,
             seed=config.seed,
             epochs=config.profile.epochs,
             heldout_epochs=heldout_epochs,
-            replace=config.sampling.replace,
-            threads=config.sampling.threads,
+            replace=sampling.replace,
+            threads=sampling.threads,
             progress=advance,
         )
 
 
-def _estimate(config: PipelineConfig, path: Path) -> Estimate:
-    with GraphStore.open(path) as store:
-        memory = topology_bytes(store) + profile_bytes(store.info, config.sampling)
-        return Estimate(memory_bytes=memory, disk_bytes=COUNT_BYTES * store.info.num_nodes + SMALL_FILES_BYTES)
+@contextlib.contextmanager
+def _topology(store: GraphStore, plan: ProfilePlan, threads: int) -> Iterator[Topology | StoredTopology]:
+    """Read the adjacency, or open it where it is."""
+    if plan.share is None:
+        yield Topology.in_memory(*store.read_adjacency())
+        return
+    _logger.info("%s: samples from disk, %d mini-batches at once", PROFILE, plan.hyperbatch)
+    nothing_cached, share = np.empty(0, np.int64), plan.share
+    with StoredTopology(
+        store,
+        nothing_cached,
+        buffer_bytes=share.buffer,
+        indptr_buffer_bytes=share.indptr_buffer,
+        threads=threads,
+    ) as topology:
+        yield topology

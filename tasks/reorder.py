@@ -31,10 +31,11 @@ from storage.leftovers import scratch_directory
 from storage.locks import lock_file, locked
 from storage.manifest import Manifest
 from storage.order import falling_ranks, invert_order, node_order, order_bytes, unchanged_ranks
-from tasks.bounds import profile_bytes, topology_bytes
+from tasks.bounds import topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, format_bytes
 from tasks.plots import plot_degrees
 from tasks.profile import sample_profile
+from tasks.profile_memory import plan_profile
 from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
@@ -78,7 +79,7 @@ def _ingested_store(ingested: Manifest) -> Iterator[GraphStore]:
 
 def _lay_out(run: RunContext, store: GraphStore, directory: Path) -> Mapping[str, Any]:
     layout, budgets = run.config.layout, run.artifacts.budgets
-    old_to_new = _ranks(run.config, store)
+    old_to_new = _ranks(run.config, store, budgets.memory_bytes())
     work_bytes = _work_bytes(store, budgets.memory_bytes())
     with _scratch(run.config, store, work_bytes, directory, budgets.free_disk_bytes(directory)) as scratch:
         lay_out(
@@ -121,8 +122,8 @@ def _progress(description: str, unit: str) -> AbstractContextManager[Advance]:
     return progress(f"{REORDER}, {description}", unit)
 
 
-def _ranks(config: PipelineConfig, store: GraphStore) -> IdArray:
-    """Return the new id of each node; only `locality` and `hotness` hold adjacency lists."""
+def _ranks(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> IdArray:
+    """Return the new id of each node; only `locality` holds adjacency lists whatever the memory."""
     order, num_nodes = config.layout.order, store.info.num_nodes
     if order == "none":
         return unchanged_ranks(num_nodes)
@@ -131,7 +132,8 @@ def _ranks(config: PipelineConfig, store: GraphStore) -> IdArray:
         return old_to_new
     if order == "degree":
         return falling_ranks(lambda: row_chunks(store, OUT_DEGREE), num_nodes)
-    hotness = sample_profile(store, config, heldout_epochs=0).counts(config.profile.counting)[0]
+    plan = plan_profile(store, config.sampling, memory_bytes)
+    hotness, _ = sample_profile(store, config, plan, heldout_epochs=0).counts(config.profile.counting)
     return falling_ranks(lambda: [hotness], num_nodes)
 
 
@@ -148,6 +150,6 @@ def _estimate(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> E
     if layout.order == "locality":
         memory = max(memory, topology_bytes(store) + order_bytes(layout.order, info.num_nodes, info.num_edges))
     if layout.order == "hotness":
-        memory = max(memory, topology_bytes(store) + profile_bytes(store.info, config.sampling))
+        memory = max(memory, plan_profile(store, config.sampling, memory_bytes).memory_bytes)
     disk = estimate_store_bytes(store, int(layout.block_bytes)) + SMALL_FILES_BYTES
     return Estimate(memory_bytes=memory, disk_bytes=disk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +11,19 @@ from kernels.cpu.inclusion import absence_after_hop
 from kernels.cpu.shrink import NUM_BINS, shrink, shrink_statistics
 from kernels.mfg import IdArray
 from kernels.topology import Topology
+from storage.blocks.stored_topology import StoredTopology
 
 FloatArray = npt.NDArray[np.float32]
 CountArray = npt.NDArray[np.int64]
+
+_PIECE_NODES, _PIECE_EDGES = 1 << 16, 1 << 18
 
 SMOOTHED_UNIT = 256
 """Smoothed counts are integers in parts of one access, so that all comparisons stay exact."""
 
 
 def expected_accesses(
-    topology: Topology, train_nodes: IdArray, fanouts: Sequence[int], batch_size: int, *, replace: bool
+    topology: Topology | StoredTopology, train_nodes: IdArray, fanouts: Sequence[int], batch_size: int, *, replace: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Accesses to expect of one epoch, from the graph alone (Quiver, Tan et al. 2023).
 
@@ -45,9 +48,29 @@ def expected_accesses(
     for fanout in reversed(fanouts):
         adjacency_N += inclusion_N
         log_absence_N = np.log1p(-np.minimum(inclusion_N, np.float32(1 - 1e-7)))
-        absence_after_hop(topology.indptr, topology.indices, inclusion_N, fanout, replace, log_absence_N)
+        for first, indptr, indices in _lists(topology):
+            last = first + len(indptr) - 1
+            absence_after_hop(indptr, indices, inclusion_N[first:last], fanout, replace, log_absence_N)
         inclusion_N = -np.expm1(log_absence_N)
     return inclusion_N * num_batches, adjacency_N * num_batches
+
+
+def _lists(topology: Topology | StoredTopology) -> Iterator[tuple[int, CountArray, IdArray]]:
+    """All adjacency lists in ascending order, from disk some at a time: first node, offsets, neighbors."""
+    if isinstance(topology, Topology):
+        yield 0, topology.indptr, topology.indices
+        return
+    for start in range(0, topology.num_nodes, _PIECE_NODES):
+        nodes = np.arange(start, min(start + _PIECE_NODES, topology.num_nodes), dtype=topology.id_dtype)
+        begin, degree = topology.lists(nodes)
+        ends = np.cumsum(degree)
+        first = 0
+        while first < len(nodes):
+            done = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, done + _PIECE_EDGES, side="right")))
+            indptr = np.concatenate([[0], ends[first:last] - done])
+            yield start + first, indptr, topology.read_lists(begin[first:last], degree[first:last])
+            first = last
 
 
 def smoothed_counts(count_N: CountArray, expected_N: FloatArray, epochs: int, most_an_epoch: int) -> CountArray:

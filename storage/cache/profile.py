@@ -17,6 +17,8 @@ from kernels.mfg import IdArray, Sample
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
+from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.stored_topology import StoredTopology
 from storage.cache.files import ArrayRecord
 from storage.cache.inclusion import expected_accesses, smoothed_counts
 
@@ -69,7 +71,7 @@ class AccessProfile(ArrayRecord):
 
 
 def profile_accesses(
-    topology: Topology,
+    topology: Topology | StoredTopology,
     train_nodes: IdArray,
     fanouts: Sequence[int],
     *,
@@ -90,9 +92,9 @@ def profile_accesses(
     Parameters
     ----------
     topology, train_nodes, fanouts, batch_size, replace
-        What training will sample, fanouts from the input layer to the seed layer.
+        What training will sample, fanouts from the input layer to the seed layer; from memory or from disk.
     superbatch
-        Mini-batches sampled at once (K).
+        Mini-batches sampled at once (K; from disk H, of which one call's are in memory).
     epochs, heldout_epochs
         Epochs for the counts that choose and for the held-out ones.
     threads
@@ -122,9 +124,13 @@ def profile_accesses(
     report = _Report(progress, num_batches * (epochs + heldout_epochs))
 
     def count(purpose: Purpose, num_epochs: int) -> _Counts:
-        sampler = NeighborSampler(topology, fanouts, seed=seed, purpose=purpose, replace=replace)
         jobs = _jobs(train_nodes, batch_size, superbatch, seed, purpose, num_epochs)
-        return _count_jobs(sampler, jobs, threads, report)
+        if isinstance(topology, Topology):
+            sampler = NeighborSampler(topology, fanouts, seed=seed, purpose=purpose, replace=replace)
+            return _count_jobs(sampler, jobs, threads, report)
+        # It has threads of its own.
+        stored = HyperbatchSampler(topology, fanouts, seed=seed, purpose=purpose, replace=replace)
+        return _count_jobs(stored, jobs, 1, report)
 
     chosen, heldout = count(Purpose.PROFILE, epochs), count(Purpose.HELDOUT, heldout_epochs)
     expected = expected_accesses(topology, train_nodes, fanouts, batch_size, replace=replace)
@@ -196,7 +202,9 @@ def _jobs(
             yield _Job(epoch, first, batches[first : first + superbatch])
 
 
-def _count_jobs(sampler: NeighborSampler, jobs: Iterator[_Job], threads: int, report: _Report) -> _Counts:
+def _count_jobs(
+    sampler: NeighborSampler | HyperbatchSampler, jobs: Iterator[_Job], threads: int, report: _Report
+) -> _Counts:
     """Sample in threads, count under a lock: one set of counts, at most `threads` super-batches in memory."""
     counts, lock = _Counts(sampler.topology.num_nodes), Lock()
 

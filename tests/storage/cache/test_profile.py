@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -12,10 +14,13 @@ import pytest
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
+from storage.blocks.stored_topology import StoredTopology
 from storage.cache import profile as profile_module
 from storage.cache.profile import AccessProfile, profile_accesses
 from storage.errors import ChecksumMismatchError, StorageError
+from storage.graph_store import GraphStore
 from tests.graphs import power_law_graph
+from tests.storage.stores import BLOCK_BYTES, write_small_store
 
 COUNTS = (
     "feature_count_N",
@@ -175,3 +180,23 @@ def test_damage_is_found(tmp_path: Path) -> None:
         file["heldout_feature_count_N"][0] -= 1
     with pytest.raises(StorageError, match="not a readable access profile"):
         AccessProfile.load(tmp_path / "profile.h5")
+
+
+@pytest.mark.parametrize("hyperbatch", [1, 3, 50])
+@pytest.mark.parametrize("indptr_buffer_bytes", [None, 2 * BLOCK_BYTES])
+def test_counts_from_disk_are_those_from_memory(
+    tmp_path: Path, hyperbatch: int, indptr_buffer_bytes: int | None
+) -> None:
+    write_small_store(tmp_path / "g.h5")
+    with GraphStore.open(tmp_path / "g.h5") as store:
+        fields: dict[str, Any] = {
+            "batch_size": 64, "seed": 5, "epochs": 2, "heldout_epochs": 1, "replace": False, "threads": 2
+        }  # fmt: skip
+        nodes = store.read_split("train")
+        in_memory = profile_accesses(Topology.in_memory(*store.read_adjacency()), nodes, (4, 3), superbatch=2, **fields)
+        buffers = {"buffer_bytes": 2 * BLOCK_BYTES, "indptr_buffer_bytes": indptr_buffer_bytes}
+        with StoredTopology(store, np.empty(0, np.int64), **buffers) as topology:
+            from_disk = profile_accesses(topology, nodes, (4, 3), superbatch=hyperbatch, **fields)
+    for field in dataclasses.fields(in_memory):
+        expected, found = getattr(in_memory, field.name), getattr(from_disk, field.name)
+        assert np.array_equal(found, expected), field.name
