@@ -17,10 +17,8 @@ from kernels.cuda.sampler import CudaSampler
 from kernels.cuda.tiers import DeviceTiers
 from kernels.mfg import IdArray, SuperBatch
 from storage.errors import MachineError
-from tasks.epoch_stream import LoadStats, MiniBatch
+from tasks.epoch_stream import CLOSE_S, POLL_S, LoadStats, MiniBatch
 
-_POLL_S = 0.05
-_CLOSE_S = 10.0
 _MOST_LOADED = 2
 """Super-batches on the device: the one that trains and the one that is made or waits."""
 _FULL = ("OutOfMemoryError",)
@@ -131,7 +129,7 @@ class DeviceStream:
     def close(self) -> None:
         """Stop loading; safe to call twice, and from the consumer at any time."""
         self._stopped.set()
-        self._thread.join(_CLOSE_S)
+        self._thread.join(CLOSE_S)
         self._finish()
 
     def _finish(self) -> None:
@@ -175,7 +173,7 @@ class DeviceStream:
     def _may_load(self) -> bool:
         """Wait until one super-batch more may lie on the device; not so once loading is to stop."""
         while not self._stopped.is_set():
-            if self._free.acquire(timeout=_POLL_S):
+            if self._free.acquire(timeout=POLL_S):
                 return True
         return False
 
@@ -195,7 +193,7 @@ class DeviceStream:
     def _put(self, item: _Loaded | BaseException | None) -> None:
         while not self._stopped.is_set():
             try:
-                self._ready.put(item, timeout=_POLL_S)
+                self._ready.put(item, timeout=POLL_S)
             except queue.Full:
                 continue
             return

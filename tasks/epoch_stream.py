@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 TimedSuperBatch = tuple[SuperBatch, float]
 """A sampled super-batch and the seconds it took."""
 
-_POLL_S = 0.05
-_CLOSE_S = 10.0
+POLL_S = 0.05
+"""Seconds between two looks at whether the consumer has left."""
+CLOSE_S = 10.0
+"""Most seconds to wait for threads when a stream is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class EpochStream:
     def close(self) -> None:
         """Stop loading; safe to call twice, and from the consumer at any time."""
         self._stopped.set()
-        self._thread.join(_CLOSE_S)
+        self._thread.join(CLOSE_S)
 
     def __enter__(self) -> EpochStream:
         return self
@@ -120,7 +122,7 @@ class EpochStream:
             for super_batch in self._sampled_in_order():
                 self._gather(super_batch)
             self._put(None)
-        except _StoppedError:
+        except StoppedError:
             pass
         except BaseException as error:
             self._deliver(error)
@@ -166,8 +168,8 @@ class EpochStream:
 
     def _wait_for_consumer(self) -> None:
         if self._stopped.is_set():
-            raise _StoppedError
-        self.in_flight.wait_for_release(_POLL_S)
+            raise StoppedError
+        self.in_flight.wait_for_release(POLL_S)
 
     def _finished(self, future: Future[TimedSuperBatch], reserved_bytes: int) -> SuperBatch:
         limit_s = self._loader.stall_timeout_s
@@ -188,16 +190,16 @@ class EpochStream:
     def _put(self, item: MiniBatch | BaseException | None) -> None:
         while not self._stopped.is_set():
             try:
-                self._ready.put(item, timeout=_POLL_S)
+                self._ready.put(item, timeout=POLL_S)
             except queue.Full:
                 continue
             return
-        raise _StoppedError
+        raise StoppedError
 
     def _deliver(self, error: BaseException) -> None:
-        with contextlib.suppress(_StoppedError):  # nobody may be listening any more
+        with contextlib.suppress(StoppedError):  # nobody may be listening any more
             self._put(error)
 
 
-class _StoppedError(Exception):
+class StoppedError(Exception):
     """The consumer has left."""

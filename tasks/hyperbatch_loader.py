@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 import time
@@ -20,11 +19,8 @@ from storage.blocks.gathering import Gatherer, GatherOptions, Group
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.stored_features import StoredFeatures
 from storage.errors import MachineError
-from tasks.epoch_stream import LoadStats, MiniBatch
+from tasks.epoch_stream import CLOSE_S, POLL_S, LoadStats, MiniBatch, StoppedError
 
-_logger = logging.getLogger(__name__)
-_POLL_S = 0.05
-_CLOSE_S = 10.0
 GENERATIONS = 2
 """Hyperbatches whose ids, and whose rows, are held at once: one is made while the one before it is used."""
 
@@ -131,7 +127,7 @@ class HyperbatchStream:
     def close(self) -> None:
         """Stop loading; safe to call twice, and from the consumer at any time."""
         self._stopped.set()
-        deadline = time.monotonic() + _CLOSE_S
+        deadline = time.monotonic() + CLOSE_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
@@ -200,7 +196,7 @@ class HyperbatchStream:
         try:
             body(out)
             out.put(None)
-        except _StoppedError:
+        except StoppedError:
             pass
         except BaseException as error:
             out.put(error)
@@ -210,7 +206,7 @@ class HyperbatchStream:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._stopped.is_set():
             with contextlib.suppress(queue.Empty):
-                item = source.get(timeout=_POLL_S)
+                item = source.get(timeout=POLL_S)
                 if isinstance(item, BaseException):
                     raise item
                 return item
@@ -219,17 +215,13 @@ class HyperbatchStream:
                     f"{what} of epoch {self._epoch} arrived for {timeout_s:g} s: reading the disk is stalled; "
                     "is it, or the machine, overloaded?"
                 )
-        raise _StoppedError
+        raise StoppedError
 
     def _check_stop(self) -> None:
         if self._stopped.is_set():
-            raise _StoppedError
+            raise StoppedError
 
     def _acquire(self, semaphore: threading.Semaphore) -> None:
-        while not semaphore.acquire(timeout=_POLL_S):
+        while not semaphore.acquire(timeout=POLL_S):
             if self._stopped.is_set():
-                raise _StoppedError
-
-
-class _StoppedError(Exception):
-    """The consumer has left."""
+                raise StoppedError

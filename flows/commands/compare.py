@@ -9,6 +9,7 @@ import typer
 
 from flows.commands.ending import exit_codes
 from flows.commands.run import run_flow
+from flows.commands.values import EndWithJson, VerifyInputs
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -46,10 +47,8 @@ def compare(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override one setting; repeat for more.")
     ] = None,
-    verify_inputs: Annotated[
-        bool, typer.Option("--verify-inputs", help="Hash input files anew instead of trusting size, time and inode.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with the results as one line of JSON.")] = False,
+    verify_inputs: VerifyInputs = False,
+    as_json: EndWithJson = False,
 ) -> None:
     """Compare cache policies on a graph, at equal bytes, and recommend a configuration.
 

@@ -31,7 +31,7 @@ from flows.commands.files import (
     Symmetrize,
     configuration,
 )
-from flows.commands.values import quick_imports
+from flows.commands.values import EndWithJson, VerifyInputs, quick_imports
 
 if TYPE_CHECKING:
     from conf.schema import PipelineConfig
@@ -80,10 +80,8 @@ def run(
     until: Annotated[
         Stage, typer.Option(parser=_stage, metavar="|".join(Stage), help="Last stage to run.")
     ] = Stage.TRAIN,
-    verify_inputs: Annotated[
-        bool, typer.Option("--verify-inputs", help="Hash input files anew instead of trusting size, time and inode.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with the results as one line of JSON.")] = False,
+    verify_inputs: VerifyInputs = False,
+    as_json: EndWithJson = False,
     edges: Edges = None,
     features: Features = None,
     labels: Labels = None,

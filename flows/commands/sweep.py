@@ -20,6 +20,7 @@ from flows.commands.files import (
     configuration,
 )
 from flows.commands.run import run_flow
+from flows.commands.values import EndWithJson, VerifyInputs
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -38,10 +39,8 @@ def sweep(
     ],
     config: Config = None,
     overrides: Overrides = None,
-    verify_inputs: Annotated[
-        bool, typer.Option("--verify-inputs", help="Hash input files anew instead of trusting size, time and inode.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with the results as one line of JSON.")] = False,
+    verify_inputs: VerifyInputs = False,
+    as_json: EndWithJson = False,
     edges: Edges = None,
     features: Features = None,
     labels: Labels = None,

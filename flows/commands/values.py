@@ -38,6 +38,10 @@ def without_types(parameters: list[Any]) -> list[Any]:
 
 
 StateDir = Annotated[Path, typer.Option(help="State directory of the runs (`state_dir` of the configuration).")]
+VerifyInputs = Annotated[
+    bool, typer.Option("--verify-inputs", help="Hash input files anew instead of trusting size, time and inode.")
+]
+EndWithJson = Annotated[bool, typer.Option("--json", help="End with the results as one line of JSON.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for a script.")]
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
