@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conf.schema import DataConfig
+from conf.data import DataConfig
 from storage.atomic import building
 from storage.disk_full import on_full_disk
 from storage.errors import BudgetError, InputError, MachineError

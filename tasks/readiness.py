@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conf.schema import DataConfig, PipelineConfig
+from conf.data import DataConfig
+from conf.schema import PipelineConfig
 from storage.errors import InputError
 from storage.formats.base import GraphSource
 from storage.formats.files import require_file

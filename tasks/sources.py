@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from conf.schema import DataConfig, PipelineConfig
+from conf.data import DataConfig
+from conf.schema import PipelineConfig
 from storage.formats.base import GraphSource
 from storage.formats.demo import open_demo
 from storage.formats.dgl_binary import open_dgl

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from conf.schema import DataConfig, PipelineConfig
+from conf.data import DataConfig
+from conf.schema import PipelineConfig
 from storage.formats.igb import igb_files
 from storage.formats.ogb import ogb_files
 from storage.formats.triples import triple_files

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import DataConfig
+from conf.data import DataConfig
 from storage.errors import BudgetError, InputError, MachineError
 from tasks.fetch import fetch_missing
 from tasks.progress import Advance
