@@ -50,6 +50,17 @@ def count_in_degrees(store: GraphStore) -> DegreeCounts:
     return count_degrees(pieces())
 
 
+def in_degrees(store: GraphStore) -> npt.NDArray[np.integer]:
+    """(N,) lengths of adjacency lists: int32 where E < 2**31; offsets are read piece by piece."""
+    dtype = np.dtype(np.int32 if store.info.num_edges < 2**31 else np.int64)
+    degree_N: npt.NDArray[np.integer] = np.empty(store.info.num_nodes, dtype)
+    reader = store.reader(INDPTR)
+    for first in range(0, store.info.num_nodes, _NODES):
+        last = min(first + _NODES, store.info.num_nodes)
+        degree_N[first:last] = np.diff(reader.read_rows(first, last + 1))
+    return degree_N
+
+
 def count_out_degrees(store: GraphStore) -> DegreeCounts:
     """Count how often adjacency lists name a node."""
     return count_degrees(row_chunks(store, OUT_DEGREE))

@@ -23,7 +23,7 @@ _COMMON_COUNTS = 1 << 16
 _jit = numba.njit(nogil=True, cache=True)
 
 OrderKind = Literal["degree", "hotness", "locality", "none"]
-Counts = Callable[[], Iterable[npt.NDArray[np.int64]]]
+Counts = Callable[[], Iterable[npt.NDArray[np.integer]]]
 """Reads one count a node anew, some nodes at a time."""
 
 
@@ -129,14 +129,14 @@ def invert_order(new_to_old: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 @_jit
-def _tally(with_count: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+def _tally(with_count: npt.NDArray[np.int64], counts: npt.NDArray[np.integer]) -> None:
     for count in counts:
         if count < len(with_count):
             with_count[count] += 1
 
 
 @_jit
-def _assign_ranks(next_rank: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], ranks: IdArray) -> None:
+def _assign_ranks(next_rank: npt.NDArray[np.int64], counts: npt.NDArray[np.integer], ranks: IdArray) -> None:
     for i in range(len(counts)):
         if counts[i] < len(next_rank):
             ranks[i] = next_rank[counts[i]]

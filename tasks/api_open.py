@@ -21,7 +21,7 @@ from storage.cache.tiers import FeatureTiers, cached_topology
 from storage.errors import BudgetError, InputError
 from storage.graph_store import FEATURES, LABELS, ORIGINAL_ID, SPLITS, GraphStore, Split, StoreInfo
 from tasks.api_batch import NodeColumns
-from tasks.bounds import PROFILE_BYTES, batch_nodes, profile_bytes, sampling_bytes, topology_bytes
+from tasks.bounds import PROFILE_COUNTS, batch_nodes, count_bytes, profile_bytes, sampling_bytes, topology_bytes
 from tasks.loader import MiniBatchLoader
 from tasks.objective import Labels, labelled
 
@@ -153,9 +153,7 @@ def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: Tier
         memory_bytes = _memory_bytes(store, options, tiers.device_budget if plan is None else plan.total_bytes)
         memory_bytes += _VISIT_BYTES * max(store.info.num_nodes, len(given))
         if plan is None and tiers.device_budget:
-            # One after the other: counting, then planning on what was counted.
-            planning = PROFILE_BYTES * store.info.num_nodes + plan_bytes(store.info.num_nodes)
-            memory_bytes += max(profile_bytes(store.info, options), planning)
+            memory_bytes += _planning_bytes(store.info, options, tiers, max(store.info.num_nodes, len(given)))
         _check_budget(store, memory_bytes, tiers.host_budget)
         labels = store.read_multi_labels() if store.info.is_multi_label else store.read_labels()
         chosen = _chosen_nodes(store, given, labels)
@@ -181,6 +179,13 @@ def _memory_bytes(store: GraphStore, options: LoadOptions, device_bytes: int) ->
     in_flight = options.superbatch + options.prefetch + 1
     rows = in_flight * batch_nodes(info, options) * info.feature_row_bytes
     return in_memory + _id_bytes(store) + sampling_bytes(info, options) + rows
+
+
+def _planning_bytes(info: StoreInfo, options: LoadOptions, tiers: TierOptions, num_seeds: int) -> int:
+    """The more of counting accesses, and of planning on what was counted."""
+    counts = PROFILE_COUNTS * count_bytes(num_seeds, options, tiers.profile_epochs, tiers.profile_epochs)
+    planning = plan_bytes(info.num_nodes, tiers.device_budget, max(1, info.feature_row_bytes))
+    return max(profile_bytes(info, options, num_seeds, counts), counts * info.num_nodes + planning)
 
 
 def _id_bytes(store: GraphStore) -> int:

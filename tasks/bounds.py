@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from storage.cache.profile import count_dtype
 from storage.graph_store import INDICES, INDPTR, GraphStore, StoreInfo
 from tasks.in_flight import most_batch_bytes
 
-COUNT_BYTES = 8 * 13
-"""Bytes a node of an access profile while it is counted: two sets of three int64 counts, and what they become; the
-inclusion probabilities, and the counts drawn toward them."""
-PROFILE_BYTES = 8 * 7
-"""Bytes a node of a finished access profile."""
+WRITTEN_COUNTS = 5
+"""Counts a node while an access profile is sampled and written: three kinds, and what is expected of two."""
+PROFILE_COUNTS = 7
+"""Counts a node of a finished access profile."""
+SEED_BYTES = 40
+"""Bytes a training node while mini-batches are cut: its id, the order of an epoch and of the one before."""
 SCORE_BYTES = 16
 """Bytes a node of the scores of a dynamic cache, and of the copy that an update chooses by."""
+_FIXED_BYTES = 3 << 20  # however small the graph is: the adjacency's pieces while they are checked, stacks of threads
 _STAMP_BYTES = 8  # a node, in each sampling thread's table
 _ID_BYTES = 8
 _EDGE_BYTES = 16  # a sampled edge while it is relabelled: global id, local position, draws
@@ -91,6 +94,21 @@ def loading_bytes(info: StoreInfo, sampling: SamplingSizes, in_flight_bytes: int
     return sampling.threads * _STAMP_BYTES * info.num_nodes + in_flight + group // sampling.superbatch
 
 
-def profile_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
-    """Return the most bytes that profiling takes beside the adjacency."""
-    return sampling_bytes(info, sampling) + COUNT_BYTES * info.num_nodes
+def count_bytes(num_seeds: int, sampling: SamplingSizes, epochs: int, heldout_epochs: int) -> int:
+    """Return the bytes of one count of an access profile over so many epochs."""
+    num_batches = -(-num_seeds // sampling.batch_size)
+    return count_dtype(num_batches, epochs, heldout_epochs, len(sampling.fanouts)).itemsize
+
+
+def profile_bytes(info: StoreInfo, sampling: SamplingSizes, num_seeds: int, counts_bytes: int) -> int:
+    """Return the most bytes that profiling takes beside the adjacency.
+
+    Parameters
+    ----------
+    info, sampling
+    num_seeds : int
+        Nodes to train on.
+    counts_bytes : int
+        Of all counts of one node.
+    """
+    return _FIXED_BYTES + sampling_bytes(info, sampling) + counts_bytes * info.num_nodes + SEED_BYTES * num_seeds

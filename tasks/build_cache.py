@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
@@ -18,11 +17,12 @@ from storage.cache.costs import MissCosts, measure_miss_ns
 from storage.cache.explain import explain_plan
 from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
-from storage.cache.profile import AccessProfile
+from storage.cache.profile import AccessProfile, StoredProfile
+from storage.degrees import in_degrees
 from storage.errors import BudgetError
 from storage.graph_store import FEATURES, INDICES, GraphStore
 from storage.manifest import Manifest
-from tasks.bounds import PROFILE_BYTES
+from tasks.bounds import count_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.plots import plot_hit_rates
 from tasks.profile import PROFILE_FILE
@@ -36,7 +36,10 @@ PLAN_FILE = "plan.h5"
 """Name of the plan within its artifact."""
 _PICTURE = "hit_rates.png"
 _MEASURED_BATCHES = 4
-_DEGREE_BYTES = 16  # a node: the offsets and the degrees
+_MEASURED_COPIES = 2  # of the data: as read, and as the largest cache that is timed
+_COUNTS = 2  # a node, at a time: of its row and of its list
+_DEGREE_BYTES = 4
+_CHUNK_BYTES = 8 << 20  # of offsets, while degrees are read
 
 
 @task(name=CACHE, cache_policy=NO_CACHE)
@@ -45,7 +48,7 @@ def build_cache(run: RunContext) -> Manifest:
     profiled, laid_out = run.manifest(PROFILE), run.manifest(REORDER)
 
     def build(directory: Path) -> Mapping[str, Any]:
-        profile = AccessProfile.load(profiled.path(PROFILE_FILE))
+        profile = StoredProfile(profiled.path(PROFILE_FILE))
         with GraphStore.open(laid_out.path(STORE_FILE)) as store:
             plan = plan_cache(store, profile, run.config)
             num_nodes = store.info.num_nodes
@@ -56,11 +59,8 @@ def build_cache(run: RunContext) -> Manifest:
         return _figures(plan)
 
     def estimate() -> Estimate:
-        num_nodes = int(laid_out.counts["num_nodes"])
-        return Estimate(
-            memory_bytes=plan_bytes(num_nodes) + (PROFILE_BYTES + _DEGREE_BYTES) * num_nodes,
-            disk_bytes=16 * num_nodes + SMALL_FILES_BYTES,
-        )
+        with GraphStore.open(laid_out.path(STORE_FILE)) as store:
+            return _estimate(store, run.config)
 
     manifest = run.open_or_build(cache_spec(run.config, profiled.digest), build, estimate)
     run.picture(manifest.path(_PICTURE))
@@ -68,7 +68,19 @@ def build_cache(run: RunContext) -> Manifest:
     return manifest
 
 
-def plan_cache(store: GraphStore, profile: AccessProfile, config: PipelineConfig) -> CachePlan:
+def _estimate(store: GraphStore, config: PipelineConfig) -> Estimate:
+    """Add up counts, degrees and the plan; what measuring the cost of misses takes, if that is more."""
+    info, asked = store.info, config.profile
+    one = count_bytes(info.split_sizes["train"], config.sampling, asked.epochs, asked.heldout_epochs)
+    device_budget, row_bytes = int(config.cache.device_budget), max(1, info.feature_row_bytes)
+    degrees = _DEGREE_BYTES * info.num_nodes + _CHUNK_BYTES
+    memory = plan_bytes(info.num_nodes, device_budget, row_bytes) + _COUNTS * one * info.num_nodes
+    if config.cache.miss_costs == "measured" and store.has(FEATURES):
+        memory = max(memory, _MEASURED_COPIES * (topology_bytes(store) + store.nbytes(FEATURES)))
+    return Estimate(memory_bytes=degrees + memory, disk_bytes=16 * info.num_nodes + SMALL_FILES_BYTES)
+
+
+def plan_cache(store: GraphStore, profile: AccessProfile | StoredProfile, config: PipelineConfig) -> CachePlan:
     """Decide what the device budget holds.
 
     Raises
@@ -79,7 +91,7 @@ def plan_cache(store: GraphStore, profile: AccessProfile, config: PipelineConfig
     dynamic = dynamic_options(config.cache.dynamic)
     plan = build_plan(
         profile,
-        np.diff(store.read_indptr()),
+        in_degrees(store),
         row_bytes=max(1, store.info.feature_row_bytes),
         id_bytes=store.extent(INDICES).dtype.itemsize,
         device_budget=int(config.cache.device_budget),

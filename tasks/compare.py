@@ -23,7 +23,7 @@ from storage.cache.profile import AccessProfile
 from storage.cache.trace import AccessTrace
 from storage.errors import InputError
 from storage.graph_store import GraphStore
-from tasks.bounds import profile_bytes, topology_bytes
+from tasks.bounds import PROFILE_COUNTS, count_bytes, profile_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, available_memory
 from tasks.compare_advice import recommend
 from tasks.compare_measure import (
@@ -91,7 +91,10 @@ def compare_on_graph(run: RunContext, asked: CompareConfig) -> Facts:
     check_policies(asked.policies)
     run.directory.mkdir(parents=True, exist_ok=True)
     with GraphStore.open(run.manifest(REORDER).path(STORE_FILE)) as store:
-        memory = topology_bytes(store) + profile_bytes(store.info, run.config.sampling)
+        seeds, sampling = store.info.split_sizes["train"], run.config.sampling
+        most_epochs = max(run.config.profile.epochs, *asked.profile_epochs)
+        counts = 2 * PROFILE_COUNTS * count_bytes(seeds, sampling, most_epochs, asked.heldout_epochs)
+        memory = topology_bytes(store) + profile_bytes(store.info, sampling, seeds, counts)
         memory += _WORK_BYTES * store.info.num_nodes
         run.artifacts.budgets.check(COMPARE, Estimate(memory, SMALL_FILES_BYTES), run.directory)
         graph = _graph(store, run.config)

@@ -217,6 +217,6 @@ def mean_by_policy(rows: Sequence[Row], field: str) -> dict[str, dict[int, float
     }
 
 
-def counts_bytes(count_N: npt.NDArray[np.int64], epochs: int, batches: int) -> float:
+def counts_bytes(count_N: npt.NDArray[np.integer], epochs: int, batches: int) -> float:
     """Bytes of an average mini-batch of a trace, from counts of so many epochs of so many mini-batches."""
     return 4 * float(count_N.sum()) / max(1, epochs * batches)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from conf.schema import PipelineConfig
+from kernels.mfg import IdArray
 from kernels.topology import Topology
 from storage.blocks.stored_topology import StoredTopology
-from storage.cache.profile import AccessProfile, profile_accesses
+from storage.cache.profile import ProfileOptions, write_profile
 from storage.errors import InputError
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest
-from tasks.bounds import COUNT_BYTES
+from tasks.bounds import PROFILE_COUNTS, WRITTEN_COUNTS, count_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.profile_memory import ProfilePlan, plan_profile
-from tasks.progress import progress
+from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
 from tasks.specs import PROFILE, REORDER, profile_spec
@@ -42,56 +43,71 @@ def profile_graph(run: RunContext) -> Manifest:
     def plan() -> ProfilePlan:
         with GraphStore.open(path) as store:
             memory_bytes, longest = run.artifacts.budgets.memory_bytes(), int(laid_out.counts["max_in_degree"])
-            return plan_profile(store, run.config.sampling, memory_bytes, longest_list=longest)
+            counts_bytes = WRITTEN_COUNTS * _count_bytes(store, run.config)
+            return plan_profile(
+                store, run.config.sampling, memory_bytes, counts_bytes=counts_bytes, longest_list=longest
+            )
 
     def build(directory: Path) -> Mapping[str, Any]:
-        with GraphStore.open(path) as store:
-            profile = sample_profile(store, run.config, plan(), heldout_epochs=run.config.profile.heldout_epochs)
-        profile.save(directory / PROFILE_FILE)
+        heldout_epochs = run.config.profile.heldout_epochs
+        with GraphStore.open(path) as store, sampling_of(store, run.config, plan(), heldout_epochs) as sampled:
+            accesses = write_profile(directory / PROFILE_FILE, *sampled)
+        nodes, options = sampled.train_nodes, sampled.options
         return {
-            "epochs": profile.epochs,
-            "heldout_epochs": profile.heldout_epochs,
-            "batches_an_epoch": profile.num_batches,
-            "feature_accesses": int(profile.feature_count_N.sum()),
-            "adjacency_accesses": int(profile.adjacency_count_N.sum()),
+            "epochs": options.epochs,
+            "heldout_epochs": options.heldout_epochs,
+            "batches_an_epoch": options.num_batches(len(nodes)),
+            "feature_accesses": accesses[0],
+            "adjacency_accesses": accesses[1],
         }
 
     def estimate() -> Estimate:
         with GraphStore.open(path) as store:
-            disk = COUNT_BYTES * store.info.num_nodes + SMALL_FILES_BYTES
+            counts_bytes = PROFILE_COUNTS * _count_bytes(store, run.config)
+            disk = counts_bytes * store.info.num_nodes + SMALL_FILES_BYTES
         return Estimate(memory_bytes=plan().memory_bytes, disk_bytes=disk)
 
     return run.open_or_build(profile_spec(run.config, laid_out.digest), build, estimate)
 
 
-def sample_profile(
-    store: GraphStore, config: PipelineConfig, plan: ProfilePlan, *, heldout_epochs: int
-) -> AccessProfile:
-    """Count accesses over epochs of sampling the training nodes; the counts do not depend on the plan.
+def _count_bytes(store: GraphStore, config: PipelineConfig) -> int:
+    asked = config.profile
+    return count_bytes(store.info.split_sizes["train"], config.sampling, asked.epochs, asked.heldout_epochs)
+
+
+class Sampled(NamedTuple):
+    """Arguments of `storage.cache.profile.write_profile` and `profile_accesses`, in their order."""
+
+    topology: Topology | StoredTopology
+    train_nodes: IdArray
+    fanouts: Sequence[int]
+    options: ProfileOptions
+    progress: Advance
+
+
+@contextlib.contextmanager
+def sampling_of(store: GraphStore, config: PipelineConfig, plan: ProfilePlan, heldout_epochs: int) -> Iterator[Sampled]:
+    """Open what a profile samples; the counts do not depend on the plan.
 
     Raises
     ------
     InputError
         If there is no training node.
     """
-    train_nodes = store.read_split("train")
+    train_nodes, sampling = store.read_split("train"), config.sampling
     if not len(train_nodes):
         raise InputError(f"{store.path} has no training nodes: check data.split, its fractions and the labels")
-    sampling = config.sampling
+    options = ProfileOptions(
+        batch_size=sampling.batch_size,
+        superbatch=plan.hyperbatch,
+        seed=config.seed,
+        epochs=config.profile.epochs,
+        heldout_epochs=heldout_epochs,
+        replace=sampling.replace,
+        threads=sampling.threads,
+    )
     with _topology(store, plan, sampling.threads) as topology, progress(PROFILE, "mini-batches") as advance:
-        return profile_accesses(
-            topology,
-            train_nodes,
-            sampling.fanouts,
-            batch_size=sampling.batch_size,
-            superbatch=plan.hyperbatch,
-            seed=config.seed,
-            epochs=config.profile.epochs,
-            heldout_epochs=heldout_epochs,
-            replace=sampling.replace,
-            threads=sampling.threads,
-            progress=advance,
-        )
+        yield Sampled(topology, train_nodes, sampling.fanouts, options, advance)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kernels.cpu.hash_relabel import SLOT_BYTES, table_slots
 from storage.blocks.buffer import LEAST_BLOCKS
 from storage.graph_store import GraphStore
-from tasks.bounds import COUNT_BYTES, SamplingSizes, batch_edges, batch_nodes, profile_bytes, topology_bytes
+from tasks.bounds import SEED_BYTES, SamplingSizes, batch_edges, batch_nodes, profile_bytes, topology_bytes
 from tasks.storage_memory import MOST_HYPERBATCH, SLACK_BYTES, TopologyShare, topology_share
 
 _NODE_BYTES = 80  # of a mini-batch while it is sampled: id, offsets, degree, place in the bucket matrix
@@ -29,19 +29,20 @@ class ProfilePlan:
 
 
 def plan_profile(
-    store: GraphStore, sampling: SamplingSizes, memory_bytes: int, *, longest_list: int = 0
+    store: GraphStore, sampling: SamplingSizes, memory_bytes: int, *, counts_bytes: int, longest_list: int = 0
 ) -> ProfilePlan:
     """Sample from memory where the adjacency fits, else from disk, as many mini-batches at once as memory holds.
 
-    Where not even one fits, the plan is the smallest there is, above `memory_bytes`. `longest_list` is the largest
-    in-degree: inclusion probabilities take a list as a whole.
+    Where not even one fits, the plan is the smallest there is, above `memory_bytes`. `counts_bytes` are those of all
+    counts of one node; `longest_list` is the largest in-degree: inclusion probabilities take a list as a whole.
     """
-    in_memory = topology_bytes(store) + profile_bytes(store.info, sampling)
+    num_seeds = store.info.split_sizes["train"]
+    in_memory = topology_bytes(store) + profile_bytes(store.info, sampling, num_seeds, counts_bytes)
     if in_memory <= memory_bytes:
         return ProfilePlan(in_memory, None, sampling.superbatch)
     batch = _batch_bytes(store, sampling)
-    held = COUNT_BYTES * store.info.num_nodes + SLACK_BYTES + sampling.threads * _table_bytes(store, sampling)
-    held += 2 * _LIST_ID_BYTES * longest_list
+    held = counts_bytes * store.info.num_nodes + SLACK_BYTES + sampling.threads * _table_bytes(store, sampling)
+    held += 2 * _LIST_ID_BYTES * longest_list + SEED_BYTES * num_seeds
     # What a share of the rest buys is decided by the rest, so the smallest plan is that of no rest at all.
     smallest = topology_share(store, _BUFFERS * LEAST_BLOCKS * store.info.block_bytes)
     least = held + _share_bytes(smallest) + batch

@@ -22,6 +22,7 @@ from storage.blocks.layout import (
     layout_scratch_bytes,
     layout_work_bytes,
 )
+from storage.cache.profile import take_profile
 from storage.csc import id_dtype
 from storage.degrees import count_in_degrees, count_out_degrees
 from storage.errors import MachineError
@@ -31,11 +32,11 @@ from storage.leftovers import scratch_directory
 from storage.locks import lock_file, locked
 from storage.manifest import Manifest
 from storage.order import falling_ranks, invert_order, node_order, order_bytes, unchanged_ranks
-from tasks.bounds import topology_bytes
+from tasks.bounds import PROFILE_COUNTS, count_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, format_bytes
 from tasks.plots import plot_degrees
-from tasks.profile import sample_profile
-from tasks.profile_memory import plan_profile
+from tasks.profile import sampling_of
+from tasks.profile_memory import ProfilePlan, plan_profile
 from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
@@ -132,9 +133,15 @@ def _ranks(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> IdAr
         return old_to_new
     if order == "degree":
         return falling_ranks(lambda: row_chunks(store, OUT_DEGREE), num_nodes)
-    plan = plan_profile(store, config.sampling, memory_bytes)
-    hotness, _ = sample_profile(store, config, plan, heldout_epochs=0).counts(config.profile.counting)
+    with sampling_of(store, config, _profile_plan(config, store, memory_bytes), heldout_epochs=0) as sampled:
+        hotness, _ = take_profile(*sampled).counts(config.profile.counting)
     return falling_ranks(lambda: [hotness], num_nodes)
+
+
+def _profile_plan(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> ProfilePlan:
+    """How hotness is sampled: its profile is held as a whole."""
+    one = count_bytes(store.info.split_sizes["train"], config.sampling, config.profile.epochs, 0)
+    return plan_profile(store, config.sampling, memory_bytes, counts_bytes=PROFILE_COUNTS * one)
 
 
 def _work_bytes(store: GraphStore, memory_bytes: int) -> int:
@@ -150,6 +157,6 @@ def _estimate(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> E
     if layout.order == "locality":
         memory = max(memory, topology_bytes(store) + order_bytes(layout.order, info.num_nodes, info.num_edges))
     if layout.order == "hotness":
-        memory = max(memory, plan_profile(store, config.sampling, memory_bytes).memory_bytes)
+        memory = max(memory, _profile_plan(config, store, memory_bytes).memory_bytes)
     disk = estimate_store_bytes(store, int(layout.block_bytes)) + SMALL_FILES_BYTES
     return Estimate(memory_bytes=memory, disk_bytes=disk)

@@ -9,7 +9,7 @@ from numba import njit
 from kernels.mfg import IdArray
 
 
-def count_accesses(counts_N: npt.NDArray[np.int64], ids: IdArray) -> None:
+def count_accesses(counts_N: npt.NDArray[np.integer], ids: IdArray) -> None:
     """Add one to `counts_N[v]` for every `v` in `ids`, repeats included, in place.
 
     Threads must not share `counts_N`.
@@ -18,6 +18,6 @@ def count_accesses(counts_N: npt.NDArray[np.int64], ids: IdArray) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _count(counts_N: npt.NDArray[np.int64], ids: IdArray) -> None:
+def _count(counts_N: npt.NDArray[np.integer], ids: IdArray) -> None:
     for v in ids:
         counts_N[v] += 1

@@ -22,11 +22,11 @@ _LOW = np.uint64(BINS - 1)
 class Candidates(NamedTuple):
     """Counts and sizes that decide value and size of every candidate."""
 
-    feature_count_N: npt.NDArray[np.int64]
+    feature_count_N: npt.NDArray[np.integer]
     """(N,) accesses to each row."""
-    adjacency_count_N: npt.NDArray[np.int64]
+    adjacency_count_N: npt.NDArray[np.integer]
     """(N,) reads of each list."""
-    in_degree_N: npt.NDArray[np.int64]
+    in_degree_N: npt.NDArray[np.integer]
     """(N,) length of each list."""
     row_bytes: int
     """Bytes of a row."""
@@ -222,8 +222,8 @@ def list_bytes(all_of: Candidates, taken_lists_N: npt.NDArray[np.bool_]) -> int:
 
 @njit(nogil=True, cache=True)
 def ranked_sums(
-    rank_N: npt.NDArray[np.int64],
-    count_N: npt.NDArray[np.int64],
+    rank_N: npt.NDArray[np.integer],
+    count_N: npt.NDArray[np.integer],
     shift: int,
     rows_K: npt.NDArray[np.int64],
     sums_K: npt.NDArray[np.int64],
@@ -231,7 +231,7 @@ def ranked_sums(
     """Sum of `count_N` over the first `rows_K[k]` nodes by `rank_N >> shift`, ties by id, rank 0 left out."""
     most = np.int64(0)
     for v in range(len(rank_N)):
-        most = max(most, rank_N[v] >> shift)
+        most = max(most, np.int64(rank_N[v] >> shift))
     number, total = np.zeros(most + 2, np.int64), np.zeros(most + 2, np.int64)
     for v in range(len(rank_N)):
         if rank_N[v] > 0:

@@ -18,7 +18,7 @@ def _bin_of(mean: float) -> int:
 
 @njit(nogil=True, cache=True)
 def shrink_statistics(
-    count_N: npt.NDArray[np.int64],
+    count_N: npt.NDArray[np.integer],
     expected_N: npt.NDArray[np.float32],
     epochs: int,
     most_count: float,
@@ -29,7 +29,7 @@ def shrink_statistics(
 
     Parameters
     ----------
-    count_N : (N,) int64
+    count_N : (N,) integers
         What was counted in `epochs` epochs.
     expected_N : (N,) float32
         What was expected of one.
@@ -61,18 +61,20 @@ def shrink_statistics(
 
 @njit(nogil=True, cache=True)
 def shrink(
-    count_N: npt.NDArray[np.int64],
+    count_N: npt.NDArray[np.integer],
     expected_N: npt.NDArray[np.float32],
     epochs: int,
     most_count: float,
     bias_B: npt.NDArray[np.float64],
     spread_B: npt.NDArray[np.float64],
     unit: int,
-    out_N: npt.NDArray[np.int64],
+    most_out: float,
+    out_N: npt.NDArray[np.integer],
 ) -> None:
     """Write the best linear estimate of each node's count (Bühlmann's credibility), in parts of 1/`unit`.
 
-    Parameters are those of `shrink_statistics`; a node of which nothing was expected keeps its count.
+    Parameters are those of `shrink_statistics`; a node of which nothing was expected keeps its count, and none exceeds
+    `most_out`.
     """
     for v in range(len(count_N)):
         if expected_N[v] <= 0:
@@ -83,4 +85,4 @@ def shrink(
         noise = mean * max(1e-9, 1 - mean / most_count)
         truth = spread_B[b] * mean * mean
         credibility = truth / (truth + noise) if truth + noise > 0 else 0.0
-        out_N[v] = np.int64(np.rint(unit * (mean + credibility * (count_N[v] - mean))))
+        out_N[v] = np.int64(min(most_out, np.rint(unit * (mean + credibility * (count_N[v] - mean)))))

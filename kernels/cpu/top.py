@@ -11,12 +11,12 @@ _BINS = 1 << _LEVEL_BITS
 _LOW = np.uint64(_BINS - 1)
 
 
-def top_ids(score_N: npt.NDArray[np.float64] | npt.NDArray[np.int64], k: int) -> npt.NDArray[np.int64]:
+def top_ids(score_N: npt.NDArray[np.float64] | npt.NDArray[np.integer], k: int) -> npt.NDArray[np.int64]:
     """Ids of the `k` largest scores above zero.
 
     Parameters
     ----------
-    score_N : (N,) float64 or int64
+    score_N : (N,) float64, int32 or int64
         Not negative, no NaN.
     k : int
         How many at most; fewer where fewer scores are above zero.
@@ -26,7 +26,10 @@ def top_ids(score_N: npt.NDArray[np.float64] | npt.NDArray[np.int64], k: int) ->
     (<= k,) int64
         Ascending ids. Of equal scores the lower ids are taken.
     """
-    keys = np.ascontiguousarray(score_N).view(np.uint64)  # of numbers >= 0 the bits ascend with the value
+    # Of numbers >= 0 the bits ascend with the value.
+    keys: npt.NDArray[np.unsignedinteger] = np.ascontiguousarray(score_N).view(
+        np.uint32 if score_N.itemsize == 4 else np.uint64
+    )
     if k <= 0:
         return np.empty(0, np.int64)
     threshold, num_ties = _threshold(keys, k)
@@ -35,14 +38,15 @@ def top_ids(score_N: npt.NDArray[np.float64] | npt.NDArray[np.int64], k: int) ->
 
 
 @njit(nogil=True, cache=True)
-def _threshold(keys: npt.NDArray[np.uint64], k: int) -> tuple[np.uint64, int]:
+def _threshold(keys: npt.NDArray[np.unsignedinteger], k: int) -> tuple[np.uint64, int]:
     """Key of the last one taken, and how many of that key are."""
     prefix, left = np.uint64(0), k
     count = np.zeros(_BINS, np.int64)
     for level in range(3, -1, -1):
         shift = np.uint64(level * _LEVEL_BITS)
         count[:] = 0
-        for key in keys:
+        for stored in keys:
+            key = np.uint64(stored)
             # Shifted twice: a shift by all 64 bits is undefined.
             if key != 0 and ((key >> shift) >> np.uint64(_LEVEL_BITS)) == prefix:
                 count[(key >> shift) & _LOW] += 1
@@ -55,12 +59,15 @@ def _threshold(keys: npt.NDArray[np.uint64], k: int) -> tuple[np.uint64, int]:
 
 
 @njit(nogil=True, cache=True)
-def _collect(keys: npt.NDArray[np.uint64], threshold: np.uint64, num_ties: int, out: npt.NDArray[np.int64]) -> int:
+def _collect(
+    keys: npt.NDArray[np.unsignedinteger], threshold: np.uint64, num_ties: int, out: npt.NDArray[np.int64]
+) -> int:
     taken = 0
     for v in range(len(keys)):
-        if keys[v] == 0 or keys[v] < threshold:
+        key = np.uint64(keys[v])
+        if key == 0 or key < threshold:
             continue
-        if keys[v] == threshold:
+        if key == threshold:
             if num_ties == 0:
                 continue
             num_ties -= 1

@@ -20,9 +20,11 @@ Scalar = int | float
 
 
 def write_arrays(
-    path: Path, *, kind: str, version: int, arrays: Mapping[str, Array], scalars: Mapping[str, Scalar]
+    path: Path, *, kind: str, version: int, arrays: Iterable[tuple[str, Array]], scalars: Mapping[str, Scalar]
 ) -> None:
     """Write `arrays` as datasets and `scalars` as attributes of a new file; an old file at `path` is replaced.
+
+    An array is written before the next one is asked for.
 
     Parameters
     ----------
@@ -35,7 +37,7 @@ def write_arrays(
         file.attrs["kind"], file.attrs["format_version"] = kind, version
         for name, scalar in scalars.items():
             file.attrs[name] = scalar
-        for name, array in arrays.items():
+        for name, array in arrays:
             file.create_dataset(name, data=array).attrs["crc32"] = _crc32(array)
 
 
@@ -83,7 +85,7 @@ class ArrayRecord:
     def save(self, path: Path) -> None:
         """Write all fields to a new HDF5 file."""
         arrays, scalars = ({name: getattr(self, name) for name in names} for names in self._field_names())
-        write_arrays(path, kind=self.KIND, version=self.VERSION, arrays=arrays, scalars=scalars)
+        write_arrays(path, kind=self.KIND, version=self.VERSION, arrays=arrays.items(), scalars=scalars)
 
     @classmethod
     def load(cls, path: Path) -> Self:

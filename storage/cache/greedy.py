@@ -182,12 +182,12 @@ def _edge(prefix: np.uint64, chosen: int, level: int) -> np.uint64:
     return np.uint64(((int(prefix) << LEVEL_BITS) + chosen) << (level * LEVEL_BITS))
 
 
-def sums_by_rank(rank_N: Int64Array, count_N: Int64Array, num_rows: Int64Array) -> Int64Array:
+def sums_by_rank(rank_N: npt.NDArray[np.integer], count_N: npt.NDArray[np.integer], num_rows: Int64Array) -> Int64Array:
     """Sum of `count_N` over the first rows by `rank_N`, highest first, ties to the lower id, rank 0 never.
 
     Parameters
     ----------
-    rank_N, count_N : (N,) int64
+    rank_N, count_N : (N,) integers
         Ranks above 65536 are compared by the leading 16 bits of the largest.
     num_rows : (K,) int64
 

@@ -14,9 +14,10 @@ from kernels.topology import Topology
 from storage.blocks.stored_topology import StoredTopology
 
 FloatArray = npt.NDArray[np.float32]
-CountArray = npt.NDArray[np.int64]
+CountArray = npt.NDArray[np.integer]
 
 _PIECE_NODES, _PIECE_EDGES = 1 << 16, 1 << 18
+_MOST_INT64 = 2.0**62
 
 SMOOTHED_UNIT = 256
 """Smoothed counts are integers in parts of one access, so that all comparisons stay exact."""
@@ -40,6 +41,10 @@ def expected_accesses(
     -------
     feature_N, adjacency_N : (N,) float32
         Expected accesses to each node's features, and reads of its list, in one epoch.
+
+    Notes
+    -----
+    Takes 12 bytes a node, results included.
     """
     num_nodes = topology.num_nodes
     num_batches = -(-len(train_nodes) // batch_size)
@@ -47,15 +52,19 @@ def expected_accesses(
     inclusion_N[train_nodes] = 1 / max(1, num_batches)
     for fanout in reversed(fanouts):
         adjacency_N += inclusion_N
-        log_absence_N = np.log1p(-np.minimum(inclusion_N, np.float32(1 - 1e-7)))
+        log_absence_N = np.minimum(inclusion_N, np.float32(1 - 1e-7))
+        np.log1p(np.negative(log_absence_N, out=log_absence_N), out=log_absence_N)
         for first, indptr, indices in _lists(topology):
             last = first + len(indptr) - 1
             absence_after_hop(indptr, indices, inclusion_N[first:last], fanout, replace, log_absence_N)
-        inclusion_N = -np.expm1(log_absence_N)
-    return inclusion_N * num_batches, adjacency_N * num_batches
+        inclusion_N = np.negative(np.expm1(log_absence_N, out=log_absence_N), out=log_absence_N)
+        del log_absence_N
+    inclusion_N *= num_batches
+    adjacency_N *= num_batches
+    return inclusion_N, adjacency_N
 
 
-def _lists(topology: Topology | StoredTopology) -> Iterator[tuple[int, CountArray, IdArray]]:
+def _lists(topology: Topology | StoredTopology) -> Iterator[tuple[int, npt.NDArray[np.int64], IdArray]]:
     """All adjacency lists in ascending order, from disk some at a time: first node, offsets, neighbors."""
     if isinstance(topology, Topology):
         yield 0, topology.indptr, topology.indices
@@ -81,21 +90,27 @@ def smoothed_counts(count_N: CountArray, expected_N: FloatArray, epochs: int, mo
 
     Parameters
     ----------
-    count_N : (N,) int64
+    count_N : (N,) int32 or int64
         Accesses counted in `epochs` epochs.
     expected_N : (N,) float32
-        Those expected in one.
+        Those expected in one. Beside int32 counts the result takes its place in memory.
     epochs : int
     most_an_epoch : int
         The largest count that an epoch can give.
 
     Returns
     -------
-    (N,) int64
+    (N,) as `count_N`
         In parts of 1/`SMOOTHED_UNIT` of an access.
     """
-    bias_B, spread_B, out_N = np.empty(NUM_BINS), np.empty(NUM_BINS), np.empty(len(count_N), np.int64)
-    judged = (count_N, expected_N, epochs, float(max(1, epochs * most_an_epoch)), bias_B, spread_B)
-    shrink_statistics(*judged)
-    shrink(*judged, SMOOTHED_UNIT, out_N)
+    is_narrow = count_N.dtype == np.int32
+    bias_B, spread_B = np.empty(NUM_BINS), np.empty(NUM_BINS)
+    out_N = expected_N.view(np.int32) if is_narrow else np.empty(len(count_N), np.int64)
+    judged = (epochs, float(max(1, epochs * most_an_epoch)), bias_B, spread_B)
+    shrink_statistics(count_N, expected_N, *judged)
+    most_out = float(np.iinfo(np.int32).max) if is_narrow else _MOST_INT64
+    for first in range(0, len(count_N), _PIECE_NODES):
+        piece = slice(first, first + _PIECE_NODES)
+        # A copy of the expectation: the result may lie where it lay.
+        shrink(count_N[piece], expected_N[piece].copy(), *judged, SMOOTHED_UNIT, most_out, out_N[piece])
     return out_N

@@ -196,7 +196,7 @@ def tune_dynamic(
     row_bytes: int,
     trace: AccessTrace,
     *,
-    score_N: npt.NDArray[np.int64] | None = None,
+    score_N: npt.NDArray[np.integer] | None = None,
     intervals: Sequence[int] = INTERVALS,
     gammas: Sequence[float] = GAMMAS,
     shares: Sequence[float] = SHARES,
@@ -211,7 +211,7 @@ def tune_dynamic(
     budget_bytes, row_bytes : int
     trace : AccessTrace
         What to choose on: the first part of what will be run.
-    score_N : (N,) int64, optional
+    score_N : (N,) integers, optional
         Counts that rank the rows of the static cache, not of this trace: on what chose it, a static cache looks better
         than it will be. None: those of the first half.
     intervals, gammas, shares
@@ -243,7 +243,7 @@ def tune_dynamic(
 
 
 def static_part(
-    score_N: npt.NDArray[np.int64], budget_bytes: int, row_bytes: int, share: float
+    score_N: npt.NDArray[np.integer], budget_bytes: int, row_bytes: int, share: float
 ) -> tuple[Ids, DynamicLayout]:
     """Rows of the static cache, and the dynamic one, when a share of the bytes goes to the latter."""
     layout = DynamicLayout.within(int(share * budget_bytes), row_bytes, len(score_N))

@@ -17,7 +17,7 @@ from storage.cache.costs import LINE_BYTES, MissCosts
 from storage.cache.files import ArrayRecord
 from storage.cache.greedy import BOTH, LISTS, ROWS, Taken, greedy, sums_by_rank
 from storage.cache.hotset import DynamicLayout, DynamicOptions
-from storage.cache.profile import AccessProfile, Counting
+from storage.cache.profile import AccessProfile, CountArray, Counting, StoredProfile
 from storage.errors import InputError
 
 Int64Array = npt.NDArray[np.int64]
@@ -25,7 +25,8 @@ Int64Array = npt.NDArray[np.int64]
 OFFSET_BYTES = 8
 """Bytes of one offset of a cached adjacency list (`Topology.cached_indptr`, int64)."""
 
-_NODE_BYTES = 16 + 16  # while the plan is made; and its ids, where it takes all rows and lists
+_NODE_BYTES = 10  # while the plan is made: what is taken, and the window of a search
+_ID_BYTES = 8
 _FIXED_BYTES = 4 << 20
 
 CURVE_FRACTION = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -96,7 +97,7 @@ class CachePlan(ArrayRecord):
 
 
 def build_plan(
-    profile: AccessProfile,
+    profile: AccessProfile | StoredProfile,
     in_degree_N: npt.NDArray[np.integer],
     *,
     row_bytes: int,
@@ -121,7 +122,7 @@ def build_plan(
     Parameters
     ----------
     profile
-        Counts that choose, and held-out counts that predict.
+        Counts that choose, and held-out counts that predict; of a stored one, some are in memory at a time.
     in_degree_N : (N,) integer
         Length of each adjacency list.
     row_bytes, id_bytes
@@ -152,34 +153,34 @@ def build_plan(
     Notes
     -----
     More budget never lowers the value of the plan on the counts that chose it. The oracle is given the bytes that the
-    plan gives to each kind. Takes 16 bytes a node beside its arguments and the ids it returns.
+    plan gives to each kind. Takes 10 bytes a node beside its arguments and the ids it returns; a stored profile takes
+    two counts a node.
     """
-    _check_arguments(profile, in_degree_N, (row_bytes, id_bytes, line_bytes), device_budget, max_fanout)
+    _check_arguments(in_degree_N, (row_bytes, id_bytes, line_bytes), device_budget, max_fanout)
     num_nodes, dynamic = len(in_degree_N), dynamic or DynamicOptions()
     costs = costs or MissCosts.of_bytes(row_bytes, line_bytes)
     layout = DynamicLayout.within(int(dynamic.share * device_budget), row_bytes, num_nodes)
     static_budget = device_budget - layout.nbytes
     sizes = (np.ascontiguousarray(in_degree_N), row_bytes, id_bytes, OFFSET_BYTES)
     reads = (costs.adjacency, costs.adjacency_byte, max_fanout, line_bytes)
-    feature_count_N, adjacency_count_N = profile.counts(counting)
-    scale = _scale(int(profile.feature_count_N.sum()), int(feature_count_N.sum())) if counting == "full_link" else 1
-    up, down = scale.numerator, scale.denominator
-    scaled = (costs.adjacency * down, costs.adjacency_byte * down, max_fanout, line_bytes)
-    chosen_by = Candidates(feature_count_N, adjacency_count_N, *sizes, costs.row * up, *scaled)
-    heldout_f_N, heldout_a_N = profile.heldout_feature_count_N, profile.heldout_adjacency_count_N
+    choices, feature_count_N = _choices(profile, counting, sizes, costs, reads, static_budget)
+    heldout_f_N, heldout_a_N = profile.heldout_counts()
+    curve_plan = _curve(feature_count_N, heldout_f_N)
+    del feature_count_N
     heldout = Candidates(heldout_f_N, heldout_a_N, *sizes, costs.row, *reads)
-    taken, alone = _choose(chosen_by, static_budget, heldout)
+    taken, alone = _best(choices, heldout)
     feature_ids, adjacency_ids = np.flatnonzero(taken.rows_N), np.flatnonzero(taken.lists_N)
-    feature_bytes, lists_bytes = len(feature_ids) * row_bytes, int(list_bytes(chosen_by, taken.lists_N))
+    feature_bytes, lists_bytes = len(feature_ids) * row_bytes, int(list_bytes(heldout, taken.lists_N))
     row_hits, rows, list_hits, lists, saved, total = tally(heldout, taken.rows_N, taken.lists_N)
+    del taken
     oracle_rows = heldout_f_N[top_ids(heldout_f_N, len(feature_ids))].sum() if len(feature_ids) else 0
-    oracle_lists = tally(heldout, np.zeros(num_nodes, np.bool_), greedy(heldout, LISTS, lists_bytes).lists_N)[2]
+    oracle_lists = np.sum(heldout_a_N, where=greedy(heldout, LISTS, lists_bytes).lists_N)
     num_kinds = (len(feature_ids) > 0) + (len(adjacency_ids) > 0)
     return CachePlan(
         feature_ids=feature_ids,
         adjacency_ids=adjacency_ids,
         curve_fraction=np.array(CURVE_FRACTION),
-        curve_plan=_curve(feature_count_N, heldout_f_N),
+        curve_plan=curve_plan,
         curve_oracle=_curve(heldout_f_N, heldout_f_N),
         device_budget=device_budget,
         feature_bytes=feature_bytes,
@@ -193,16 +194,17 @@ def build_plan(
         predicted_feature_hit_rate=_share(row_hits, rows),
         predicted_adjacency_hit_rate=_share(list_hits, lists),
         oracle_feature_hit_rate=_share(int(oracle_rows), rows),
-        oracle_adjacency_hit_rate=_share(oracle_lists, lists),
+        oracle_adjacency_hit_rate=_share(int(oracle_lists), lists),
         predicted_saved=_share(saved, total),
         rows_only_saved=alone[0],
         lists_only_saved=alone[1],
     )
 
 
-def plan_bytes(num_nodes: int) -> int:
+def plan_bytes(num_nodes: int, device_budget: int, row_bytes: int) -> int:
     """Return the most bytes that `build_plan` takes beside its arguments, the ids it returns included."""
-    return _NODE_BYTES * num_nodes + _FIXED_BYTES
+    rows, lists = min(num_nodes, device_budget // row_bytes), min(num_nodes, device_budget // OFFSET_BYTES)
+    return _NODE_BYTES * num_nodes + _ID_BYTES * (2 * rows + lists) + _FIXED_BYTES
 
 
 def largest_fanout(fanouts: Sequence[int]) -> int:
@@ -211,17 +213,8 @@ def largest_fanout(fanouts: Sequence[int]) -> int:
 
 
 def _check_arguments(
-    profile: AccessProfile,
-    in_degree_N: npt.NDArray[np.integer],
-    sizes: tuple[int, int, int],
-    device_budget: int,
-    max_fanout: int,
+    in_degree_N: npt.NDArray[np.integer], sizes: tuple[int, int, int], device_budget: int, max_fanout: int
 ) -> None:
-    if len(in_degree_N) != len(profile.feature_count_N):
-        raise InputError(
-            f"the profile counts {len(profile.feature_count_N)} nodes, the graph has {len(in_degree_N)}: "
-            "it is another graph's, make one of this graph"
-        )
     if min(sizes) < 1:
         raise ValueError("row_bytes, id_bytes and line_bytes must be >= 1 (got {}, {} and {})".format(*sizes))
     if device_budget < 0:
@@ -235,24 +228,71 @@ def _scale(num_accesses: int, counted: int) -> Fraction:
     return Fraction(num_accesses, counted).limit_denominator(1000) if counted else Fraction(1)
 
 
-def _choose(chosen_by: Candidates, budget: int, heldout: Candidates) -> tuple[Taken, tuple[float, float]]:
-    """The best of both kinds, rows only, lists only and nothing; what the two in the middle would save."""
-    num_nodes = len(chosen_by.in_degree_N)
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a choice takes, in bits."""
+
+    kinds: int
+    rows: npt.NDArray[np.uint8]
+    lists: npt.NDArray[np.uint8]
+    value: float
+
+    @classmethod
+    def of(cls, kinds: int, taken: Taken) -> _Choice:
+        return cls(kinds, np.packbits(taken.rows_N), np.packbits(taken.lists_N), taken.value)
+
+    def taken(self, num_nodes: int) -> Taken:
+        rows_N, lists_N = (np.unpackbits(bits, count=num_nodes).view(np.bool_) for bits in (self.rows, self.lists))
+        return Taken(rows_N, lists_N, self.value)
+
+
+def _choices(
+    profile: AccessProfile | StoredProfile,
+    counting: Counting,
+    sizes: tuple[npt.NDArray[np.integer], int, int, int],
+    costs: MissCosts,
+    reads: tuple[int, int, int, int],
+    budget: int,
+) -> tuple[list[_Choice], CountArray]:
+    """The choices of both kinds, rows only and lists only; and the counts that rank rows."""
+    num_nodes, accesses = len(sizes[0]), 0
+    if counting == "full_link":
+        accesses = int(profile.counts("input")[0].sum())
+    feature_count_N, adjacency_count_N = profile.counts(counting)
+    if num_nodes != len(feature_count_N):
+        raise InputError(
+            f"the profile counts {len(feature_count_N)} nodes, the graph has {num_nodes}: "
+            "it is another graph's, make one of this graph"
+        )
+    scale = _scale(accesses, int(feature_count_N.sum())) if counting == "full_link" else Fraction(1)
+    up, down = scale.numerator, scale.denominator
+    scaled = (reads[0] * down, reads[1] * down, *reads[2:])
+    candidates = Candidates(feature_count_N, adjacency_count_N, *sizes, costs.row * up, *scaled)
     one_map = RankMap.nbytes_for(num_nodes)
     fixed = {BOTH: 2 * one_map + OFFSET_BYTES, ROWS: one_map, LISTS: one_map + OFFSET_BYTES}
-    best, saved = Taken(np.zeros(num_nodes, np.bool_), np.zeros(num_nodes, np.bool_), 0.0), {BOTH: 0.0}
-    for kinds, fixed_bytes in fixed.items():
-        taken = greedy(chosen_by, kinds, budget - fixed_bytes)
-        saved[kinds] = _share(*tally(heldout, taken.rows_N, taken.lists_N)[4:])
-        best = taken if taken.value > best.value else best
-    return best, (saved[ROWS], saved[LISTS])
+    choices = [_Choice.of(kinds, greedy(candidates, kinds, budget - held)) for kinds, held in fixed.items()]
+    return choices, feature_count_N
+
+
+def _best(choices: Sequence[_Choice], heldout: Candidates) -> tuple[Taken, tuple[float, float]]:
+    """The best choice, or none at all; what rows only, and lists only, would save."""
+    num_nodes, saved = len(heldout.in_degree_N), {BOTH: 0.0}
+    for choice in choices[1:]:
+        taken = choice.taken(num_nodes)
+        saved[choice.kinds] = _share(*tally(heldout, taken.rows_N, taken.lists_N)[4:])
+        del taken
+    best = max(choices, key=lambda choice: choice.value)  # the first of equals
+    if best.value > 0:
+        return best.taken(num_nodes), (saved[ROWS], saved[LISTS])
+    none = Taken(np.zeros(num_nodes, np.bool_), np.zeros(num_nodes, np.bool_), 0.0)
+    return none, (saved[ROWS], saved[LISTS])
 
 
 def _share(part: float, whole: float) -> float:
     return float(part) / whole if whole else 0.0
 
 
-def _curve(rank_count_N: Int64Array, count_N: Int64Array) -> npt.NDArray[np.float64]:
+def _curve(rank_count_N: CountArray, count_N: CountArray) -> npt.NDArray[np.float64]:
     """Hit rate on `count_N` at each of `CURVE_FRACTION` when rows are taken by `rank_count_N`, never one of count 0."""
     num_rows = np.array([round(fraction * len(count_N)) for fraction in CURVE_FRACTION], np.int64)
     return sums_by_rank(rank_count_N, count_N, num_rows) / max(int(count_N.sum()), 1)

@@ -26,7 +26,7 @@ from storage.cache.inclusion import expected_accesses
 from storage.cache.plan import OFFSET_BYTES, CachePlan, build_plan, largest_fanout
 from storage.cache.profile import AccessProfile
 
-Score = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Score = npt.NDArray[np.integer] | npt.NDArray[np.float64]
 REPLACEMENT_ROW_BYTES = 24
 """Bytes that a replacement policy needs a row it holds: an entry of a half-full hash table, and two links of a list."""
 
@@ -223,7 +223,7 @@ def lists_within(case: PolicyCase, budget_bytes: int, list_share: float) -> Choi
     return rows, np.flatnonzero(lists)
 
 
-def mean_list_bytes(case: PolicyCase, adjacency_count_N: npt.NDArray[np.int64]) -> float:
+def mean_list_bytes(case: PolicyCase, adjacency_count_N: npt.NDArray[np.integer]) -> float:
     """Bytes that one read of a list moves in the mean."""
     degree_N, none_N = case.topology.in_degree(), np.zeros(case.topology.num_nodes, np.bool_)
     fanout, id_bytes = largest_fanout(case.fanouts), case.topology.indices.itemsize

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +16,14 @@ import numpy.typing as npt
 from kernels.cpu.count import count_accesses
 from kernels.mfg import IdArray, Sample
 from kernels.rng import Purpose
-from kernels.sampler import NeighborSampler, shuffled_batches
+from kernels.sampler import NeighborSampler, join_seeds, shuffled_batches
 from kernels.topology import Topology
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.stored_topology import StoredTopology
-from storage.cache.files import ArrayRecord
-from storage.cache.inclusion import expected_accesses, smoothed_counts
+from storage.cache.files import ArrayRecord, read_arrays, write_arrays
+from storage.cache.inclusion import SMOOTHED_UNIT, expected_accesses, smoothed_counts
 
-CountArray = npt.NDArray[np.int64]
+CountArray = npt.NDArray[np.integer]
 Counting = Literal["smoothed", "input", "full_link"]
 Progress = Callable[[int, int], None]
 
@@ -63,11 +64,88 @@ class AccessProfile(ArrayRecord):
         ValueError
             If the rule is unknown.
         """
-        if counting == "smoothed":
-            return self.smoothed_feature_N, self.smoothed_adjacency_N
-        if counting not in ("input", "full_link"):
-            raise ValueError(f"counting must be 'smoothed', 'input' or 'full_link' (got {counting!r})")
-        return (self.feature_count_N if counting == "input" else self.full_link_count_N), self.adjacency_count_N
+        feature, adjacency = names_of_counts(counting)
+        return getattr(self, feature), getattr(self, adjacency)
+
+    def heldout_counts(self) -> tuple[CountArray, CountArray]:
+        """Counts of the held-out epochs: of feature rows, and of adjacency lists."""
+        return self.heldout_feature_count_N, self.heldout_adjacency_count_N
+
+
+class StoredProfile:
+    """A profile that stays in its file: counts are read when they are asked for, and are the caller's.
+
+    Parameters
+    ----------
+    path : Path
+        What `AccessProfile.save` or `write_profile` wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def counts(self, counting: Counting) -> tuple[CountArray, CountArray]:
+        """As `AccessProfile.counts`."""
+        return self._read(*names_of_counts(counting))
+
+    def heldout_counts(self) -> tuple[CountArray, CountArray]:
+        """As `AccessProfile.heldout_counts`."""
+        return self._read("heldout_feature_count_N", "heldout_adjacency_count_N")
+
+    def _read(self, *names: str) -> tuple[CountArray, CountArray]:
+        kind, version = AccessProfile.KIND, AccessProfile.VERSION
+        arrays, _ = read_arrays(self._path, kind=kind, version=version, arrays=names, scalars=())
+        return arrays[names[0]], arrays[names[1]]
+
+
+def names_of_counts(counting: Counting) -> tuple[str, str]:
+    """Fields of the counts that a rule ranks by.
+
+    Raises
+    ------
+    ValueError
+        If the rule is unknown.
+    """
+    if counting == "smoothed":
+        return "smoothed_feature_N", "smoothed_adjacency_N"
+    if counting not in ("input", "full_link"):
+        raise ValueError(f"counting must be 'smoothed', 'input' or 'full_link' (got {counting!r})")
+    return ("feature_count_N" if counting == "input" else "full_link_count_N"), "adjacency_count_N"
+
+
+def count_dtype(num_batches: int, epochs: int, heldout_epochs: int, num_hops: int) -> np.dtype[Any]:
+    """Type of counts: int32 where no count of so many mini-batches an epoch can exceed it, in parts and sums too."""
+    most_count = num_batches * (1 + num_hops) * max(2 * SMOOTHED_UNIT * epochs, heldout_epochs)
+    return np.dtype(np.int32 if most_count < 2**31 else np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """What is sampled for a profile; `superbatch` and `threads` do not change a count."""
+
+    batch_size: int
+    """Seed nodes a mini-batch."""
+    superbatch: int
+    """Mini-batches sampled at once (K; from disk H, of which one call's are in memory)."""
+    seed: int
+    """Seed of order and draws."""
+    epochs: int
+    """Epochs for the counts that choose."""
+    heldout_epochs: int
+    """Epochs for the held-out counts."""
+    replace: bool
+    """Draw neighbors with replacement."""
+    threads: int
+    """Sampling threads; each holds one super-batch and the sampler's scratch."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("superbatch", 1), ("threads", 1), ("epochs", 0), ("heldout_epochs", 0)):
+            if (size := getattr(self, name)) < least:
+                raise ValueError(f"{name} must be >= {least} (got {size})")
+
+    def num_batches(self, num_seeds: int) -> int:
+        """Mini-batches an epoch."""
+        return -(-num_seeds // self.batch_size)
 
 
 def profile_accesses(
@@ -91,61 +169,119 @@ def profile_accesses(
 
     Parameters
     ----------
-    topology, train_nodes, fanouts, batch_size, replace
+    topology, train_nodes, fanouts
         What training will sample, fanouts from the input layer to the seed layer; from memory or from disk.
-    superbatch
-        Mini-batches sampled at once (K; from disk H, of which one call's are in memory).
-    epochs, heldout_epochs
-        Epochs for the counts that choose and for the held-out ones.
-    threads
-        Sampling threads; each holds one super-batch and the sampler's scratch.
+    batch_size, superbatch, seed, epochs, heldout_epochs, replace, threads
+        As `ProfileOptions`.
     progress
         Called in the calling thread with the mini-batches done and in all.
 
     Returns
     -------
     AccessProfile
+        28 bytes a node, and no more while it is made, where counts are int32 (`count_dtype`).
 
     Raises
     ------
     ValueError
         If a size is out of range.
     """
-    for name, size, least in (
-        ("batch_size", batch_size, 1),
-        ("superbatch", superbatch, 1),
-        ("threads", threads, 1),
-        ("epochs", epochs, 0),
-        ("heldout_epochs", heldout_epochs, 0),
-    ):
-        if size < least:
-            raise ValueError(f"{name} must be >= {least} (got {size})")
-    num_batches = -(-len(train_nodes) // batch_size)
-    report = _Report(progress, num_batches * (epochs + heldout_epochs))
-
-    def count(purpose: Purpose, num_epochs: int) -> _Counts:
-        jobs = _jobs(train_nodes, batch_size, superbatch, seed, purpose, num_epochs)
-        if isinstance(topology, Topology):
-            sampler = NeighborSampler(topology, fanouts, seed=seed, purpose=purpose, replace=replace)
-            return _count_jobs(sampler, jobs, threads, report)
-        # It has threads of its own.
-        stored = HyperbatchSampler(topology, fanouts, seed=seed, purpose=purpose, replace=replace)
-        return _count_jobs(stored, jobs, 1, report)
-
-    chosen, heldout = count(Purpose.PROFILE, epochs), count(Purpose.HELDOUT, heldout_epochs)
-    expected = expected_accesses(topology, train_nodes, fanouts, batch_size, replace=replace)
-    return AccessProfile(
-        feature_count_N=chosen.feature_N,
-        full_link_count_N=chosen.full_link(),
-        adjacency_count_N=chosen.adjacency_N,
-        smoothed_feature_N=smoothed_counts(chosen.feature_N, expected[0], epochs, num_batches),
-        smoothed_adjacency_N=smoothed_counts(chosen.adjacency_N, expected[1], epochs, num_batches * len(fanouts)),
-        heldout_feature_count_N=heldout.feature_N,
-        heldout_adjacency_count_N=heldout.adjacency_N,
+    options = ProfileOptions(
+        batch_size=batch_size,
+        superbatch=superbatch,
+        seed=seed,
         epochs=epochs,
         heldout_epochs=heldout_epochs,
-        num_batches=num_batches,
+        replace=replace,
+        threads=threads,
     )
+    return take_profile(topology, train_nodes, fanouts, options, progress)
+
+
+def take_profile(
+    topology: Topology | StoredTopology,
+    train_nodes: IdArray,
+    fanouts: Sequence[int],
+    options: ProfileOptions,
+    progress: Progress | None = None,
+) -> AccessProfile:
+    """As `profile_accesses`, with the options in one."""
+    arrays: dict[str, Any] = dict(_counts(topology, train_nodes, fanouts, options, progress))
+    return AccessProfile(**arrays | _scalars(options, len(train_nodes)))
+
+
+def write_profile(
+    path: Path,
+    topology: Topology | StoredTopology,
+    train_nodes: IdArray,
+    fanouts: Sequence[int],
+    options: ProfileOptions,
+    progress: Progress | None = None,
+) -> tuple[int, int]:
+    """As `profile_accesses`, into a file: counts are written as they are complete, so it takes 20 bytes a node.
+
+    Returns
+    -------
+    feature_accesses, adjacency_accesses : int
+        Counted in the epochs that choose.
+    """
+    totals = {}
+
+    def counted() -> Iterator[tuple[str, CountArray]]:
+        for name, count_N in _counts(topology, train_nodes, fanouts, options, progress):
+            totals[name] = int(count_N.sum())
+            yield name, count_N
+            del count_N
+
+    scalars = _scalars(options, len(train_nodes))
+    write_arrays(path, kind=AccessProfile.KIND, version=AccessProfile.VERSION, arrays=counted(), scalars=scalars)
+    return totals["feature_count_N"], totals["adjacency_count_N"]
+
+
+def _scalars(options: ProfileOptions, num_seeds: int) -> dict[str, int]:
+    """Numbers of a profile."""
+    num_batches = options.num_batches(num_seeds)
+    return {"epochs": options.epochs, "heldout_epochs": options.heldout_epochs, "num_batches": num_batches}
+
+
+def _counts(
+    topology: Topology | StoredTopology,
+    train_nodes: IdArray,
+    fanouts: Sequence[int],
+    options: ProfileOptions,
+    progress: Progress | None,
+) -> Iterator[tuple[str, CountArray]]:
+    """Arrays of a profile by name, each given up as soon as it is taken."""
+    join_seeds([train_nodes], topology.num_nodes, train_nodes.dtype)  # refuses what are no nodes
+    num_batches, epochs, hops = options.num_batches(len(train_nodes)), options.epochs, len(fanouts)
+    report = _Report(progress, num_batches * (epochs + options.heldout_epochs))
+    dtype = count_dtype(num_batches, epochs, options.heldout_epochs, hops)
+
+    def count(purpose: Purpose, num_epochs: int) -> _Counts:
+        counts = _Counts(topology.num_nodes, dtype, with_seeds=purpose == Purpose.PROFILE)
+        jobs = _jobs(train_nodes, options.batch_size, options.superbatch, options.seed, purpose, num_epochs)
+        drawn: dict[str, Any] = {"seed": options.seed, "purpose": purpose, "replace": options.replace}
+        if isinstance(topology, Topology):
+            _count_jobs(counts, NeighborSampler(topology, fanouts, **drawn), jobs, options.threads, report)
+        else:  # it has threads of its own
+            _count_jobs(counts, HyperbatchSampler(topology, fanouts, **drawn), jobs, 1, report)
+        return counts
+
+    expected_f_N, expected_a_N = expected_accesses(
+        topology, train_nodes, fanouts, options.batch_size, replace=options.replace
+    )
+    chosen = count(Purpose.PROFILE, epochs)
+    yield "smoothed_feature_N", smoothed_counts(chosen.feature_N, expected_f_N, epochs, num_batches)
+    del expected_f_N
+    yield "smoothed_adjacency_N", smoothed_counts(chosen.adjacency_N, expected_a_N, epochs, num_batches * hops)
+    del expected_a_N
+    yield "full_link_count_N", chosen.full_link()
+    yield "feature_count_N", chosen.feature_N
+    yield "adjacency_count_N", chosen.adjacency_N
+    del chosen
+    heldout = count(Purpose.HELDOUT, options.heldout_epochs)
+    yield "heldout_feature_count_N", heldout.feature_N
+    yield "heldout_adjacency_count_N", heldout.adjacency_N
 
 
 class _Report:
@@ -163,14 +299,15 @@ class _Report:
 class _Counts:
     """Running counts over sampled batches; one thread at a time may add."""
 
-    def __init__(self, num_nodes: int) -> None:
-        self.feature_N = np.zeros(num_nodes, np.int64)
-        self.adjacency_N = np.zeros(num_nodes, np.int64)
-        self._seed_N = np.zeros(num_nodes, np.int64)
+    def __init__(self, num_nodes: int, dtype: np.dtype[Any], *, with_seeds: bool) -> None:
+        self.feature_N: CountArray = np.zeros(num_nodes, dtype)
+        self.adjacency_N: CountArray = np.zeros(num_nodes, dtype)
+        self._seed_N: CountArray | None = np.zeros(num_nodes, dtype) if with_seeds else None
 
     def add(self, sample: Sample) -> None:
         count_accesses(self.feature_N, sample.input_nodes)
-        count_accesses(self._seed_N, sample.seed_nodes)
+        if self._seed_N is not None:
+            count_accesses(self._seed_N, sample.seed_nodes)
         for hop in sample.hops:
             count_accesses(self.adjacency_N, sample.input_nodes[: hop.num_dst])
 
@@ -179,8 +316,15 @@ class _Counts:
 
         The sources of a hop are the destinations of the next, and the last hop's are the inputs.
         So the sum over src is the sum over dst, less the first hop's destinations (the seeds), plus the inputs.
+        It takes the place of the count of seeds: to be asked for once.
         """
-        return 2 * self.feature_N + 2 * self.adjacency_N - self._seed_N
+        full_link_N, self._seed_N = self._seed_N, None
+        assert full_link_N is not None  # of epochs that choose, once
+        np.negative(full_link_N, out=full_link_N)
+        for count_N in (self.feature_N, self.adjacency_N):
+            full_link_N += count_N
+            full_link_N += count_N
+        return full_link_N
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +347,14 @@ def _jobs(
 
 
 def _count_jobs(
-    sampler: NeighborSampler | HyperbatchSampler, jobs: Iterator[_Job], threads: int, report: _Report
-) -> _Counts:
+    counts: _Counts,
+    sampler: NeighborSampler | HyperbatchSampler,
+    jobs: Iterator[_Job],
+    threads: int,
+    report: _Report,
+) -> None:
     """Sample in threads, count under a lock: one set of counts, at most `threads` super-batches in memory."""
-    counts, lock = _Counts(sampler.topology.num_nodes), Lock()
+    lock = Lock()
 
     def run(job: _Job) -> int:
         sampled = sampler.sample(job.batches, epoch=job.epoch, first_batch=job.first_batch)
@@ -223,4 +371,3 @@ def _count_jobs(
                 report.add(pending.popleft().result())
         while pending:
             report.add(pending.popleft().result())
-    return counts

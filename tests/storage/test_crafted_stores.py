@@ -102,7 +102,7 @@ def test_the_object_index_table_is_checked_too(tmp_path: Path) -> None:
 
 def test_a_plan_is_checked_too(tmp_path: Path) -> None:
     path = tmp_path / "plan.h5"
-    write_arrays(path, kind="plan", version=1, arrays={"ids": np.arange(3)}, scalars={})
+    write_arrays(path, kind="plan", version=1, arrays={"ids": np.arange(3)}.items(), scalars={})
     with h5py.File(path, "r+") as file:
         redeclare("ids", (HUGE,), np.int64, **CHUNKED)(file)
     with pytest.raises(StorageError, match=f"ids declares {8 * HUGE} bytes and 0 are there"):

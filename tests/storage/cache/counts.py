@@ -21,10 +21,12 @@ def profile_of(
     heldout_feature: npt.ArrayLike | None = None,
     heldout_adjacency: npt.ArrayLike | None = None,
 ) -> AccessProfile:
-    """A profile of these counts; what is not given is as the counts that choose."""
+    """A profile of these counts, as narrow as the real ones; what is not given is as the counts that choose."""
+    most = SMOOTHED_UNIT * max(int(np.max(column, initial=0)) for column in (feature, adjacency))
+    dtype = np.int32 if most < 2**31 else np.int64
 
-    def counts(given: npt.ArrayLike | None, default: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        return np.array(default if given is None else given, np.int64)
+    def counts(given: npt.ArrayLike | None, default: npt.ArrayLike) -> npt.NDArray[np.integer]:
+        return np.array(default if given is None else given, dtype)
 
     return AccessProfile(
         feature_count_N=counts(feature, feature),

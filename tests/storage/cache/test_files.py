@@ -17,7 +17,7 @@ ARRAYS = {"ids": np.arange(5), "empty": np.empty(0, np.int64), "rates": np.array
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    write_arrays(tmp_path / "x.h5", kind="thing", version=3, arrays=ARRAYS, scalars={"n": 7, "share": 0.25})
+    write_arrays(tmp_path / "x.h5", kind="thing", version=3, arrays=ARRAYS.items(), scalars={"n": 7, "share": 0.25})
     return tmp_path / "x.h5"
 
 
@@ -37,7 +37,9 @@ def test_round_trip(file: Path) -> None:
 
 
 def test_an_old_file_is_replaced(file: Path) -> None:
-    write_arrays(file, kind="thing", version=3, arrays=ARRAYS | {"ids": np.arange(2)}, scalars={"n": 1, "share": 0.0})
+    write_arrays(
+        file, kind="thing", version=3, arrays=(ARRAYS | {"ids": np.arange(2)}).items(), scalars={"n": 1, "share": 0.0}
+    )
     assert len(read(file)[0]["ids"]) == 2
 
 

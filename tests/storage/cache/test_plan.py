@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -12,16 +13,27 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from kernels.rank_map import RankMap
 from storage.cache.plan import CURVE_FRACTION, CachePlan, build_plan, largest_fanout
-from storage.cache.profile import AccessProfile
+from storage.cache.profile import AccessProfile, StoredProfile
 from storage.cache.tiers import FeatureTiers, adjacency_device_bytes, cached_topology
 from storage.errors import ChecksumMismatchError, StorageError
 from tests.storage.cache.counts import plan_cases, profile_of
 
 MAP_100 = RankMap.nbytes_for(100)
+
+
+@pytest.mark.parametrize("counting", ["smoothed", "input", "full_link"])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=plan_cases())
+def test_a_stored_profile_gives_the_same_plan(tmp_path: Path, counting: Any, case: dict[str, Any]) -> None:
+    case["profile"].save(tmp_path / "profile.h5")
+    expected = build_plan(**case | {"counting": counting})
+    found = build_plan(**case | {"counting": counting, "profile": StoredProfile(tmp_path / "profile.h5")})
+    for field in dataclasses.fields(expected):
+        assert np.array_equal(getattr(found, field.name), getattr(expected, field.name)), field.name
 
 
 def plan_of(profile: AccessProfile, in_degree: npt.ArrayLike, budget: int, **others: Any) -> CachePlan:

@@ -32,7 +32,7 @@ def plan(profile, degree_N, budget):
 num_nodes = int(sys.argv[1])
 rng = np.random.default_rng(0)
 # Synthetic counts: rank^-0.8 in a drawn order within pieces; one array stands for several inputs.
-count_N = (3e6 * (np.arange(num_nodes, dtype=np.float32) + 10) ** np.float32(-0.8)).astype(np.int64)
+count_N = (3e6 * (np.arange(num_nodes, dtype=np.float32) + 10) ** np.float32(-0.8)).astype(np.int32)
 for first in range(0, num_nodes, 1 << 22):
     rng.shuffle(count_N[first : first + (1 << 22)])
 smoothed_N, degree_N = count_N * 256, rng.integers(0, 25, num_nodes, dtype=np.int32)
@@ -58,13 +58,13 @@ def measured(num_nodes: int) -> dict[str, float]:
 
 
 @pytest.mark.full
-def test_a_hundred_million_nodes_in_a_minute_and_16_bytes_a_node() -> None:
+def test_a_hundred_million_nodes_in_a_minute_and_10_bytes_a_node() -> None:
     free_gib = psutil_free_gib()
     if free_gib < 6:
         pytest.skip(f"needs 6 GiB of free memory ({free_gib:.1f} are)")
     figures = measured(100_000_000)
     assert figures["cpu_s"] < 120, figures  # two cores: a minute, were they free
-    assert figures["bytes_a_node"] <= 16, figures
+    assert figures["bytes_a_node"] <= 10, figures
 
 
 def test_memory_stays_below_what_is_stated() -> None:
@@ -79,7 +79,7 @@ def test_memory_stays_below_what_is_stated() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(plan.feature_ids) > 1000
-    assert peak <= plan_bytes(num_nodes)
+    assert peak <= plan_bytes(num_nodes, 400 * num_nodes, 400)
 
 
 def psutil_free_gib() -> float:

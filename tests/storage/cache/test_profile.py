@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,14 @@ from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache import profile as profile_module
-from storage.cache.profile import AccessProfile, profile_accesses
+from storage.cache.profile import (
+    AccessProfile,
+    ProfileOptions,
+    StoredProfile,
+    count_dtype,
+    profile_accesses,
+    write_profile,
+)
 from storage.errors import ChecksumMismatchError, StorageError
 from storage.graph_store import GraphStore
 from tests.graphs import power_law_graph
@@ -138,8 +147,17 @@ def test_an_error_in_progress_ends_the_profile() -> None:
         take_profile(progress=fail)
 
 
-def test_an_error_in_a_thread_reaches_the_caller() -> None:
-    with pytest.raises(ValueError, match="300"):
+def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ChecksumMismatchError("damaged")
+
+    monkeypatch.setattr(NeighborSampler, "sample", fail)
+    with pytest.raises(ChecksumMismatchError):
+        take_profile()
+
+
+def test_seeds_must_be_nodes() -> None:
+    with pytest.raises(ValueError, match="seed node 300"):
         take_profile(nodes=np.array([2, 300]))
 
 
@@ -167,6 +185,59 @@ def test_round_trip(tmp_path: Path) -> None:
     assert (loaded.epochs, loaded.heldout_epochs, loaded.num_batches) == (2, 3, 4)
     for name in COUNTS:
         np.testing.assert_array_equal(getattr(loaded, name), getattr(profile, name))
+
+
+@pytest.mark.parametrize("counting", ["smoothed", "input", "full_link"])
+def test_a_profile_written_as_it_is_counted_is_the_same(tmp_path: Path, counting: Any) -> None:
+    sizes = {"batch_size": 20, "superbatch": 2, "seed": 5, "epochs": 2, "heldout_epochs": 3, "threads": 2}
+    options = ProfileOptions(replace=False, **sizes)
+    accesses = write_profile(tmp_path / "profile.h5", TOPOLOGY, TRAIN, (4, 3), options)
+    profile, loaded = take_profile(), AccessProfile.load(tmp_path / "profile.h5")
+    for field in dataclasses.fields(profile):
+        assert np.array_equal(getattr(loaded, field.name), getattr(profile, field.name)), field.name
+    assert accesses == (profile.feature_count_N.sum(), profile.adjacency_count_N.sum())
+    stored = StoredProfile(tmp_path / "profile.h5")
+    for found, expected in zip(stored.counts(counting), profile.counts(counting), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    for found, expected in zip(stored.heldout_counts(), profile.heldout_counts(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_wide_counts_are_the_narrow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = take_profile()
+    monkeypatch.setattr(profile_module, "count_dtype", lambda *_: np.dtype(np.int64))
+    wide = take_profile()
+    for name in (*COUNTS, "smoothed_feature_N", "smoothed_adjacency_N"):
+        found, expected = getattr(narrow, name), getattr(wide, name)
+        assert (found.dtype, expected.dtype) == (np.int32, np.int64)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("batches", "epochs", "heldout", "hops", "dtype"),
+    [(2**20, 1, 1, 2, np.int32), (2**20, 1, 1, 3, np.int64), (2**19, 0, 1024, 3, np.int64), (0, 9, 9, 3, np.int32)],
+)
+def test_counts_are_as_wide_as_they_can_get(batches: int, epochs: int, heldout: int, hops: int, dtype: Any) -> None:
+    assert count_dtype(batches, epochs, heldout, hops) == dtype
+
+
+def test_counting_takes_20_bytes_a_node_and_a_profile_28(tmp_path: Path) -> None:
+    num_nodes = 1 << 20
+    topology = Topology.in_memory(np.arange(num_nodes + 1), np.arange(num_nodes, dtype=np.int32)[::-1].copy())
+    sizes = {"batch_size": 10, "superbatch": 1, "seed": 5, "epochs": 1, "heldout_epochs": 1, "threads": 1}
+    nodes, options = np.arange(100), ProfileOptions(replace=False, **sizes)
+    sampler_bytes = 8 * num_nodes
+
+    def peak(work: Callable[[], object]) -> float:
+        work()  # compiled, and what stays is there
+        tracemalloc.start()
+        work()
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return (most - sampler_bytes) / num_nodes
+
+    assert peak(lambda: write_profile(tmp_path / "p.h5", topology, nodes, (2,), options)) < 20.5
+    assert 28 <= peak(lambda: profile_accesses(topology, nodes, (2,), replace=False, **sizes)) < 28.5
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
