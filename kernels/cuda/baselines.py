@@ -8,11 +8,41 @@ import numpy as np
 
 from kernels.cuda.classify import classify_rows, listed_classes
 from kernels.cuda.launch import Array, Launcher, launch
-from kernels.cuda.sample import GroupShape, Plan, copy_rows, full_limit, sample_rows
+from kernels.cuda.sample import Plan, copy_rows, full_limit
 from kernels.cuda.source import Kernel, c_type
 from kernels.cuda.topology import DeviceTopology
 
 _WARP = 32
+
+
+def sample_by_groups(
+    launcher: Launcher,
+    topology: DeviceTopology,
+    plan: Plan,
+    num_rows: int,
+    rows: Array,
+    neighbors: Array,
+    *,
+    preload: int = 0,
+) -> None:
+    """Fill `neighbors` by groups of `fanout` lanes a row (GARDEN §IV-C), for all rows or the `num_rows` listed ones.
+
+    Parameters
+    ----------
+    launcher, topology, plan
+        As `fill_rows` takes them; fanouts up to 32, without replacement.
+    num_rows : int
+    rows : (num_rows,) int64
+        Rows to fill; empty for all.
+    neighbors : (num_edges,) ids
+    preload : int
+        Lists of at most so many ids are read whole into shared memory (the paper's D_max); 0 reads in place.
+    """
+    listed = "true" if len(rows) else "false"
+    template = (c_type(neighbors.dtype), topology.position_type, str(plan.fanout), listed, str(preload))
+    arguments = (num_rows, rows, plan.address_U, plan.degree_U, plan.row_key_U, plan.row_ptr, neighbors)
+    threads = -(-num_rows // (_WARP // plan.fanout)) * _WARP
+    launch(launcher, Kernel("sample", "sample_grouped", template), threads, arguments)
 
 
 def sample_by_classes(
@@ -25,24 +55,23 @@ def sample_by_classes(
     launcher, topology, plan, uniq, uniq_ptr
         As `fill_rows` and `plan_rows` take them, every row of `uniq` in a batch; fanouts up to 32, without replacement.
     preload : int
-        Lists of at most so many ids are read whole into shared memory (the paper's D_max); 0 reads in place.
+        As `sample_by_groups` takes it.
 
     Returns
     -------
     (num_edges,) ids
         As `fill_rows` returns them.
     """
-    xp, lanes = launcher.xp, plan.fanout
+    xp = launcher.xp
     neighbors, ids = xp.empty(int(plan.row_ptr[-1]), uniq.dtype), xp.empty(0, np.int64)  # synchronize!
     scan = classify_rows(launcher, uniq, uniq_ptr, plan.degree_U, plan.fanout)[3]
     full_rows, random_rows = listed_classes(launcher, scan)
     num_full = int(scan[-1])  # synchronize!
-    shared = (launcher, topology, plan, uniq)
     if num_full:
-        copy_rows(*shared, num_full, full_rows[:num_full], neighbors, ids, lanes=lanes)
+        copy_rows(launcher, topology, plan, uniq, num_full, full_rows[:num_full], neighbors, ids, lanes=plan.fanout)
     if num_full < len(uniq):
         rows = random_rows[: len(uniq) - num_full]
-        sample_rows(*shared, len(rows), rows, neighbors, ids, preload=preload, shape=GroupShape(lanes, 1))
+        sample_by_groups(launcher, topology, plan, len(rows), rows, neighbors, preload=preload)
     return neighbors
 
 

@@ -46,7 +46,8 @@ class CudaOps:
         plan = plan_rows(self._launcher, topology, uniq, uniq_ptr, fanout, stream_keys=stream_keys, replace=replace)
         num_edges = int(plan.row_ptr[-1])  # synchronize!
         neighbors, ids = fill_rows(self._launcher, topology, plan, uniq, len(uniq), num_edges, edge_ids=edge_ids)
-        reads = tier_reads(self._launcher.to_host(plan.reads).tolist(), neighbors.dtype.itemsize)  # synchronize!
+        cached = self._launcher.to_host(plan.cached_reads).tolist()  # synchronize!
+        reads = tier_reads(cached, len(uniq), num_edges, neighbors.dtype.itemsize)
         return plan.row_ptr, neighbors, ids, reads
 
     def relabel(self, uniq: Array, uniq_ptr: Array, neighbors: Array, edge_ptr: Array) -> tuple[Array, Array, Array]:
@@ -56,7 +57,8 @@ class CudaOps:
         return src[: int(src_ptr[-1])], src_ptr, local  # synchronize!
 
 
-def tier_reads(counts: list[int], id_bytes: int) -> TierReads:
-    """Counts of `plan_rows` as bytes and rows."""
-    host_rows, device_rows, host_edges, device_edges = counts
-    return TierReads(device_rows, host_rows, device_edges * id_bytes, host_edges * id_bytes)
+def tier_reads(cached: list[int], num_rows: int, num_edges: int, id_bytes: int) -> TierReads:
+    """What `plan_rows` counted as bytes and rows of each tier: what the cache does not serve is read from below."""
+    cached_rows, cached_edges = cached
+    host_bytes = (num_edges - cached_edges) * id_bytes
+    return TierReads(cached_rows, num_rows - cached_rows, cached_edges * id_bytes, host_bytes)

@@ -1,4 +1,4 @@
-"""Neighbor sampling on the device: plan the rows, then fill them by groups of lanes (GARDEN §IV-C)."""
+"""Neighbor sampling on the device: plan the rows, then fill them, a warp 32 rows (GARDEN §IV-C)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _COPY_LANES = 8
 _NO_LIMIT = 2**63 - 1
 _MOST_ROUNDS = 8
 _BUSY_ENOUGH = 0.9
-_WIDEST_SINGLE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +37,13 @@ class Plan:
     """(rows,) uint64 key of each row's draws."""
     row_ptr: Array
     """(rows + 1,) int64 offsets of each row's neighbors."""
-    reads: Array
-    """(4,) uint64: host rows, device rows, host edges, device edges."""
+    cached_reads: Array
+    """(2,) uint64: rows and edges that the adjacency cache serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """How lanes share rows."""
+    """How the lanes of a warp share the rows that it draws for."""
 
     lanes: int
     """Lanes a row."""
@@ -56,12 +55,10 @@ class GroupShape:
 def group_shape(fanout: int) -> GroupShape:
     """Lanes and draws a lane: the fewest draws that keep nine tenths of a warp busy, else those that keep most busy.
 
-    A group of `fanout` lanes, as the paper has it, idles up to 47 % of a warp for fanouts of 17 to 31. Above 8, two
-    draws a lane: a fifth fewer instructions and fewer idle lanes where lists are short, for up to a tenth more sectors
-    (simulated: `tests/benchmarks/bench_cuda_simulated.py`).
+    A group of `fanout` lanes, as the paper has it, idles up to 47 % of a warp for fanouts of 17 to 31. One draw a lane
+    where that will do: draws of one row in one request share sectors.
     """
-    least = 1 if fanout <= _WIDEST_SINGLE else 2
-    shapes = [GroupShape(-(-fanout // rounds), rounds) for rounds in range(least, min(fanout, _MOST_ROUNDS) + 1)]
+    shapes = [GroupShape(-(-fanout // rounds), rounds) for rounds in range(1, min(fanout, _MOST_ROUNDS) + 1)]
     shapes = [shape for shape in shapes if shape.lanes <= _WARP]
     busy = {shape: busy_share(shape, fanout) for shape in shapes}
     return next((shape for shape in shapes if busy[shape] >= _BUSY_ENOUGH), max(shapes, key=busy.__getitem__))
@@ -102,16 +99,16 @@ def plan_rows(
     xp, capacity = launcher.xp, len(uniq)
     address_U, row_key_U = xp.empty(capacity, np.uint64), xp.empty(capacity, np.uint64)
     degree_U, count_U = xp.empty(capacity, np.int64), xp.zeros(capacity, np.int64)
-    reads = xp.zeros(4, np.uint64)
+    cached_reads = xp.zeros(2, np.uint64)
     arguments = (
         uniq, uniq_ptr, len(uniq_ptr) - 1, stream_keys, topology.indptr, topology.bits, topology.rank,
         topology.cached_indptr, int(topology.has_cache), topology.indices_address,
         launcher.address(topology.cached_indices), full_limit(fanout, replace), fanout, capacity,
-        address_U, degree_U, row_key_U, count_U, reads,
+        address_U, degree_U, row_key_U, count_U, cached_reads,
     )  # fmt: skip
     if len(uniq_ptr) > 1:
         launch(launcher, Kernel("plan", "plan_rows", (c_type(uniq.dtype),)), capacity, arguments)
-    return Plan(fanout, replace, address_U, degree_U, row_key_U, exclusive_sum(launcher, count_U), reads)
+    return Plan(fanout, replace, address_U, degree_U, row_key_U, exclusive_sum(launcher, count_U), cached_reads)
 
 
 def fill_rows(
@@ -136,41 +133,13 @@ def fill_rows(
     xp = launcher.xp
     neighbors = xp.empty(num_edges, topology.indices.dtype)
     ids = xp.empty(num_edges if edge_ids else 0, np.int64)
-    rows = xp.empty(0, np.int64)
     if plan.fanout < 0:
-        copy_rows(launcher, topology, plan, uniq, num_rows, rows, neighbors, ids)
+        copy_rows(launcher, topology, plan, uniq, num_rows, xp.empty(0, np.int64), neighbors, ids)
     elif plan.fanout <= _LARGEST_GROUPED_FANOUT:
-        sample_rows(launcher, topology, plan, uniq, num_rows, rows, neighbors, ids)
+        _sample_parted(launcher, topology, plan, uniq, num_rows, neighbors, ids)
     else:
         _sample_wide(launcher, topology, plan, uniq, num_rows, neighbors, ids)
     return neighbors, ids
-
-
-def sample_rows(
-    launcher: Launcher,
-    topology: DeviceTopology,
-    plan: Plan,
-    uniq: Array,
-    num_rows: int,
-    rows: Array,
-    neighbors: Array,
-    ids: Array,
-    *,
-    preload: int = 0,
-    shape: GroupShape | None = None,
-) -> None:
-    """Fill `neighbors` (and `ids`, unless it is empty) for all rows, or for the `num_rows` listed in `rows`."""
-    shape = shape or group_shape(plan.fanout)
-    template = (
-        c_type(neighbors.dtype), topology.position_type, str(plan.fanout), str(shape.lanes), str(shape.rounds),
-        _flag(plan.replace), _flag(len(rows) > 0), _flag(len(ids) > 0), str(preload),
-    )  # fmt: skip
-    arguments = (
-        num_rows, rows, plan.address_U, plan.degree_U, plan.row_key_U, plan.row_ptr, uniq, topology.indptr,
-        neighbors, ids,
-    )  # fmt: skip
-    threads = -(-num_rows // (_WARP // shape.lanes)) * _WARP
-    launch(launcher, Kernel("sample", "sample_grouped", template), threads, arguments)
 
 
 def copy_rows(
@@ -193,6 +162,26 @@ def copy_rows(
     )  # fmt: skip
     threads = -(-num_rows // (_WARP // lanes)) * _WARP
     launch(launcher, Kernel("sample", "copy_lists", template), threads, arguments)
+
+
+def _sample_parted(
+    launcher: Launcher,
+    topology: DeviceTopology,
+    plan: Plan,
+    uniq: Array,
+    num_rows: int,
+    neighbors: Array,
+    ids: Array,
+) -> None:
+    shape = group_shape(plan.fanout)
+    template = (
+        c_type(neighbors.dtype), topology.position_type, str(plan.fanout), str(shape.lanes), str(shape.rounds),
+        _flag(plan.replace), _flag(len(ids) > 0),
+    )  # fmt: skip
+    arguments = (
+        num_rows, plan.address_U, plan.degree_U, plan.row_key_U, plan.row_ptr, uniq, topology.indptr, neighbors, ids,
+    )  # fmt: skip
+    launch(launcher, Kernel("sample", "sample_parted", template), num_rows, arguments)
 
 
 def _sample_wide(

@@ -26,7 +26,7 @@ class _Hop:
     edge_ids: Array
     row_bounds: list[int]
     edge_bounds: list[int]
-    reads: Array
+    cached_reads: Array
 
 
 class CudaSampler:
@@ -86,7 +86,7 @@ class CudaSampler:
         )
         edge_ptr = both[num_batches + 1 :]
         src, src_ptr, _, local = unique_nodes(launcher, uniq, uniq_ptr, neighbors, edge_ptr, num_rows + num_edges)
-        return _Hop(row_ptr, local, ids, row_bounds, edge_bounds, plan.reads), src, src_ptr
+        return _Hop(row_ptr, local, ids, row_bounds, edge_bounds, plan.cached_reads), src, src_ptr
 
     def _split(
         self,
@@ -112,8 +112,11 @@ class CudaSampler:
         )
         reads = TierReads()
         for hop in hops:
-            counts = self.launcher.to_host(hop.reads).tolist()  # after the last wait: nothing is left to wait for
-            reads.add(tier_reads(counts, self.topology.indices.dtype.itemsize))
+            cached = self.launcher.to_host(
+                hop.cached_reads
+            ).tolist()  # after the last wait: nothing is left to wait for
+            id_bytes = self.topology.indices.dtype.itemsize
+            reads.add(tier_reads(cached, hop.row_bounds[-1], hop.edge_bounds[-1], id_bytes))
         return SuperBatch(samples, reads)
 
     def _mfg(self, hop: _Hop, sources: list[int], k: int) -> Mfg:

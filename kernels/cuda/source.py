@@ -14,7 +14,7 @@ SOURCES = Path(__file__).parent / "src"
 
 _INCLUDE = re.compile(r'^#include "([\w.]+)"\n', re.MULTILINE)
 _KERNEL = re.compile(
-    r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+(?:__launch_bounds__\((?P<cta>\d+)\)\s+)?"
+    r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+(?:__launch_bounds__\((?P<cta>\d+)(?:, \d+)?\)\s+)?"
     r"(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)"
 )
 _PARAMETER = re.compile(r"^(?:const\s+)?(\w+)\s*(\*?)\s*(?:__restrict__\s+)?\w+$")

@@ -11,13 +11,9 @@ FANOUTS = (1, 2, 5, 20)
 """Fanouts of the drawn tests: rows alone in a lane, groups that fill a warp and not, several draws a lane."""
 
 
-def _grouped(
-    ids: str, fanout: int, *, position: str = "u32", replace: str = "false", listed: str = "false",
-    numbered: str = "false", preload: int = 0,
-) -> str:  # fmt: skip
+def _parted(ids: str, fanout: int, *, position: str = "u32", replace: str = "false", numbered: str = "false") -> str:
     shape = group_shape(fanout)
-    parts = (ids, position, fanout, shape.lanes, shape.rounds, replace, listed, numbered, preload)
-    return f"sample_grouped<{', '.join(map(str, parts))}>"
+    return f"sample_parted<{ids}, {position}, {fanout}, {shape.lanes}, {shape.rounds}, {replace}, {numbered}>"
 
 
 def _each(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -25,10 +21,10 @@ def _each(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _SAMPLE = (
-    *(_grouped(ids, k, replace=r) for ids, k, r in itertools.product(IDS, FANOUTS, ("false", "true"))),
-    *(_grouped(ids, 2, replace=r, numbered="true") for ids, r in itertools.product(IDS, ("false", "true"))),
-    *(_grouped(ids, 5, listed="true", preload=d) for ids, d in itertools.product(IDS, (0, 16))),
-    *(_grouped(ids, 5, position="u64") for ids in IDS),
+    *(_parted(ids, k, replace=r) for ids, k, r in itertools.product(IDS, FANOUTS, ("false", "true"))),
+    *(_parted(ids, 2, replace=r, numbered="true") for ids, r in itertools.product(IDS, ("false", "true"))),
+    *(_parted(ids, 5, position="u64") for ids in IDS),
+    *(f"sample_grouped<{ids}, u32, 5, {r}, {d}>" for ids, r, d in itertools.product(IDS, ("false", "true"), (0, 16))),
     *(f"copy_lists<{ids}, 8, false, {n}>" for ids, n in itertools.product(IDS, ("false", "true"))),
     *(f"copy_lists<{ids}, 5, true, false>" for ids in IDS),
     *(f"sample_wide<{ids}, {r}, {n}>" for ids, r, n in itertools.product(IDS, ("false", "true"), ("false", "true"))),

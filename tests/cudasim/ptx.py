@@ -31,6 +31,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
 _ATOMIC: dict[str, Any] = {"add": np.add, "max": np.maximum, "min": np.minimum}
+_REDUCE: dict[str, Any] = {"add": np.add, "or": np.bitwise_or}
 _SHARED_BASE = 1 << 62
 
 
@@ -135,6 +136,16 @@ def _entry(match: re.Match[str]) -> Entry:
             if parts[0] in ("bra", "ret"):
                 blocks.append([])
     return Entry(match[1], parameters, tuple(map(tuple, blocks)), labels, shared)
+
+
+def _names(operand: str) -> list[str]:
+    """Registers of an operand: several in the braces of a vector."""
+    return re.findall(r"[^\s,{}]+", operand)
+
+
+def _shifted(index: Any, by: int) -> Any:
+    """Places `by` elements on."""
+    return (*index[:-1], index[-1] + by) if isinstance(index, tuple) else index + by
 
 
 def _space(instruction: _Instruction, kind: str) -> str:
@@ -337,6 +348,11 @@ class Grid:
             raise PtxError("a shuffle reads a lane that does not take part")
         self._write(target, np.take_along_axis(value, source, axis=1), mask)
 
+    def _op_redux(self, i: _Instruction, mask: Any) -> None:
+        value, body = self._value(i.operands[1], "u32"), _REDUCE[i.parts[2]]
+        together = body.reduce(np.where(mask, value, np.uint32(0)), axis=1, keepdims=True, dtype=np.uint32)
+        self._write(i.operands[0], np.broadcast_to(together, mask.shape), mask)
+
     def _op_vote(self, i: _Instruction, mask: Any) -> None:
         chosen = self._value(i.operands[1], "pred") & mask
         if i.parts[2] == "ballot":
@@ -352,17 +368,20 @@ class Grid:
             dtype = _NUMPY[i.parts[-1]]
             self._write(i.operands[0], np.asarray(value, np.uint64).astype(dtype), mask)
             return
-        dtype = np.dtype(_NUMPY[i.parts[-1]])
-        out = np.zeros(mask.shape, dtype)
-        for where, part, index in self._places(i.operands[1], dtype, mask, _space(i, "load")):
-            out[where] = part[index]
-        self._write(i.operands[0], out, mask)
+        dtype, names = np.dtype(_NUMPY[i.parts[-1]]), _names(i.operands[0])
+        out = np.zeros((len(names), *mask.shape), dtype)
+        for where, part, index in self._places(i.operands[1], dtype, mask, _space(i, "load"), len(names)):
+            for k in range(len(names)):
+                out[k][where] = part[_shifted(index, k)]
+        for name, value in zip(names, out, strict=True):
+            self._write(name, value, mask)
 
     def _op_st(self, i: _Instruction, mask: Any) -> None:
-        dtype = np.dtype(_NUMPY[i.parts[-1]])
-        value = np.broadcast_to(self._value(i.operands[1], i.parts[-1]), mask.shape)
-        for where, part, index in self._places(i.operands[0], dtype, mask, _space(i, "store")):
-            part[index] = value[where]
+        dtype, names = np.dtype(_NUMPY[i.parts[-1]]), _names(i.operands[1])
+        values = [np.broadcast_to(self._value(name, i.parts[-1]), mask.shape) for name in names]
+        for where, part, index in self._places(i.operands[0], dtype, mask, _space(i, "store"), len(names)):
+            for k, value in enumerate(values):
+                part[_shifted(index, k)] = value[where]
 
     def _op_atom(self, i: _Instruction, mask: Any) -> None:
         self._atomic(i, i.operands[1], i.operands[2], mask)
@@ -378,8 +397,9 @@ class Grid:
         for where, part, index in self._places(address, dtype, mask, "atomic"):
             body.at(part, index, value[where])
 
-    def _places(self, operand: str, dtype: np.dtype[Any], mask: Any, kind: str) -> Any:
-        """Lanes, the array that each reads, and the element; requests are counted by the way."""
+    def _places(self, operand: str, dtype: np.dtype[Any], mask: Any, kind: str, length: int = 1) -> Any:
+        """Lanes, the array that each reads, and its first element of `length`; requests are counted by the way."""
+        num_bytes = dtype.itemsize * length
         name, _, offset = operand.strip("[]").partition("+")
         address = np.broadcast_to(self._value(name, "u64"), mask.shape)
         if kind == "shared":
@@ -398,9 +418,9 @@ class Grid:
             base, size, part, label = self._arrays[k]
             where = mask & (np.searchsorted(self._bases, address, side="right") - 1 == k)
             start = (address[where] - np.uint64(base)).astype(np.int64)
-            if k < 0 or (start + dtype.itemsize > size).any() or (start % dtype.itemsize).any():
-                raise PtxError(f"a {kind} of {dtype.itemsize} bytes outside every array, or misaligned")
-            self._count(label if label and kind == "load" else kind, address, where, dtype.itemsize)
+            if k < 0 or (start + num_bytes > size).any() or (address[where] % np.uint64(num_bytes)).any():
+                raise PtxError(f"a {kind} of {num_bytes} bytes outside every array, or misaligned")
+            self._count(label if label and kind == "load" else kind, address, where, num_bytes)
             whole = len(part) // dtype.itemsize * dtype.itemsize
             places.append((where, part[:whole].view(dtype), start // dtype.itemsize))
         return places

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from kernels import reference
+from kernels.cuda.baselines import sample_by_groups
 from kernels.cuda.ops import CudaOps
-from kernels.cuda.sample import plan_rows, sample_rows
+from kernels.cuda.sample import plan_rows
 from kernels.cuda.source import Kernel, source_text
 from kernels.cuda.topology import DeviceTopology
 from kernels.topology import Topology
@@ -77,7 +78,7 @@ def _preloaded(launcher: SimLauncher, topology: Topology) -> bool:
     device = DeviceTopology.place(launcher, topology)
     plan = plan_rows(launcher, device, uniq, ptr, 5, stream_keys=keys)
     neighbors, rows = np.full(row_ptr[-1], -1, np.int32), np.arange(60)
-    sample_rows(launcher, device, plan, uniq, 60, rows, neighbors, np.empty(0, np.int64), preload=16)
+    sample_by_groups(launcher, device, plan, 60, rows, neighbors, preload=16)
     return np.array_equal(neighbors, expected)
 
 
@@ -94,6 +95,26 @@ def test_a_race_that_no_schedule_shows_is_found(topology: Topology) -> None:
     assert _preloaded(unsound, topology)
     assert not sound.trace().findings
     assert any("race: read after an unordered write" in text for _, text in unsound.trace().findings)
+
+
+def _sampled(launcher: SimLauncher, topology: Topology) -> bool:
+    uniq, ptr, keys = np.arange(60, dtype=np.int32), np.array([0, 60]), np.array([5], np.uint64)
+    expected = reference.sample_neighbors(topology, uniq, ptr, 5, stream_keys=keys)[1]
+    device = DeviceTopology.place(launcher, topology)
+    return np.array_equal(CudaOps(launcher).sample_neighbors(device, uniq, ptr, 5, stream_keys=keys)[1], expected)
+
+
+def test_rows_shared_within_a_warp_need_their_barrier(topology: Topology) -> None:
+    """The collectives around it happen to order lanes in every schedule; memory they do not order: this is a race."""
+    barrier = "  __syncwarp(ALL_LANES);\n  copy_full<"
+    text = source_text("sample")
+    assert text.count(barrier) == 1
+    planted = {"sample": text.replace(barrier, "  copy_full<")}
+    for schedule in Schedule:
+        assert _sampled(SimLauncher(schedule, texts=planted), topology)
+    unsound = SimLauncher(traced=True, texts=planted)
+    assert _sampled(unsound, topology)
+    assert any("race: read after an unordered write" in finding for _, finding in unsound.trace().findings)
 
 
 @pytest.mark.parametrize("fanout", [-1, 5, 20, 70, 1200])

@@ -15,6 +15,7 @@ __device__ __forceinline__ i64 global_thread() { return (i64)blockIdx.x * blockD
 // Batch of entry t: the last b with ptr[b] <= t. Empty batches are passed over.
 __device__ __forceinline__ int batch_of(const i64* ptr, int num_batches, i64 t) {
   int low = 0, high = num_batches;
+#pragma unroll 1
   while (high - low > 1) {
     const int middle = (low + high) >> 1;
     if (ptr[middle] <= t) low = middle;

@@ -2,41 +2,37 @@
 #include "rng.cuh"
 
 // One thread a row. Rows past the last batch, which the host need not know, count nothing.
-// reads: host rows, device rows, host edges, device edges.
+// cached_reads: rows and edges that the adjacency cache serves; all others are read from below.
 template <typename id_t>
 __global__ void __launch_bounds__(256) plan_rows(
     const id_t* __restrict__ uniq, const i64* __restrict__ uniq_ptr, int num_batches,
     const u64* __restrict__ stream_keys, const i64* __restrict__ indptr, const u64* __restrict__ bits,
     const u32* __restrict__ rank, const i64* __restrict__ cached_indptr, int has_cache, u64 host_base, u64 device_base,
     i64 limit, i64 fanout, i64 capacity, u64* __restrict__ address_U, i64* __restrict__ degree_U,
-    u64* __restrict__ row_key_U, i64* __restrict__ count_U, u64* __restrict__ reads) {
+    u64* __restrict__ row_key_U, i64* __restrict__ count_U, u64* __restrict__ cached_reads) {
   const i64 t = global_thread();
-  const bool is_row = t < uniq_ptr[num_batches];
-  bool on_device = false;
+  bool is_cached = false;
   i64 count = 0;
-  if (is_row) {
+  if (t < uniq_ptr[num_batches]) {
     const i64 v = uniq[t], slot = has_cache ? slot_of(bits, rank, v) : -1;
-    on_device = slot >= 0;
-    const i64* ptr = on_device ? cached_indptr + slot : indptr + v;
+    is_cached = slot >= 0;
+    const i64* ptr = is_cached ? cached_indptr + slot : indptr + v;
     const i64 begin = ptr[0], degree = ptr[1] - begin;
     count = degree <= limit ? degree : fanout;
-    address_U[t] = (on_device ? device_base : host_base) + (u64)begin * sizeof(id_t);
+    address_U[t] = (is_cached ? device_base : host_base) + (u64)begin * sizeof(id_t);
     degree_U[t] = degree;
     row_key_U[t] = child(stream_keys[batch_of(uniq_ptr, num_batches, t)], (u64)v);
   }
   if (t < capacity) count_U[t] = count;
-  // One addition a warp and counter; a warp reads fewer than 2^32 edges or its lists are counted one by one.
-  for (int tier = 0; tier < 2; ++tier) {
-    const bool mine = is_row && on_device == (tier == 1);
-    const u32 lanes = __ballot_sync(ALL_LANES, mine);
-    const bool wide = __any_sync(ALL_LANES, (count >> 26) != 0);
-    if (mine && wide) atomicAdd(reads + 2 + tier, (u64)count);
-    u32 edges = mine && !wide ? (u32)count : 0;
-    for (int step = 16; step; step >>= 1) edges += __shfl_xor_sync(ALL_LANES, edges, step);
-    if (threadIdx.x % 32 == 0 && lanes) {
-      atomicAdd(reads + tier, (u64)__popc(lanes));
-      if (edges) atomicAdd(reads + 2 + tier, (u64)edges);
-    }
+  if (!has_cache) return;
+  // One addition a warp; a list so long that the sum of 32 might not fit 32 bits is added by itself.
+  const bool is_long = is_cached && (count >> 26) != 0;
+  const u32 rows = __popc(__ballot_sync(ALL_LANES, is_cached));
+  const u32 edges = __reduce_add_sync(ALL_LANES, is_cached && !is_long ? (u32)count : 0u);
+  if (is_long) atomicAdd(cached_reads + 1, (u64)count);
+  if (threadIdx.x % 32 == 0 && rows) {
+    atomicAdd(cached_reads, (u64)rows);
+    atomicAdd(cached_reads + 1, (u64)edges);
   }
 }
 

@@ -1,5 +1,5 @@
-// Grouping-based parallel sampling (GARDEN, section IV-C): a group of lanes a row, several rows a warp, no atomics and no
-// scratch. Each row was planned (plan.cu): the address of its list in whatever tier, its degree, its key.
+// Neighbor sampling without atomics and without scratch. Each row was planned (plan.cu): the address of its list in
+// whatever tier, its degree, its key, where its neighbors go.
 #include "rng.cuh"
 
 // Position `slot` of the front that a Fisher-Yates shuffle leaves, traced back through the earlier swaps. Lane i of a
@@ -20,18 +20,112 @@ __device__ __forceinline__ void trace_back(const pos_t (&draws)[ROUNDS], int fir
   }
 }
 
-// All rows in one launch, or the listed ones. A full row (degree <= FANOUT) keeps its list; a warp without a row to draw
-// for skips the draws. PRELOAD > 0: lists of at most so many ids are read whole, coalesced, into shared memory first.
-template <typename id_t, typename pos_t, int FANOUT, int GROUP, int ROUNDS, bool REPLACE, bool LISTED, bool IDS,
-          int PRELOAD>
-__global__ void __launch_bounds__(256) sample_grouped(
-    i64 num_rows, const i64* __restrict__ rows, const u64* __restrict__ address_U, const i64* __restrict__ degree_U,
+// The rows of one warp in shared memory: those to draw for, then the full ones, which count from the warp's first full
+// edge (list[q] goes to neighbors[begin + q]).
+template <typename id_t>
+struct __align__(16) HeldRow {
+  const id_t* list;
+  i64 begin;
+  u64 key;
+  i64 degree;
+};
+
+#define NOT_FULL 0xffffffffu
+
+// Copies the full rows edge by edge, 32 a turn whatever their lengths. `start`: where this lane's row begins among the
+// warp's full edges, NOT_FULL where it is none.
+template <typename id_t, bool IDS>
+__device__ __forceinline__ void copy_full(const HeldRow<id_t>* full, const i64* first_id, u32 start, u32 num_edges,
+                                          id_t* __restrict__ neighbors, i64* __restrict__ edge_ids) {
+  const int lane = threadIdx.x % 32;
+  const u32 up_to_lane = (2u << lane) - 1;
+  int row = -1;  // that the turn before ended with
+#pragma unroll 1
+  for (u32 turn = 0; turn < num_edges; turn += 32) {
+    const u32 begins = __reduce_or_sync(ALL_LANES, start - turn < 32 ? 1u << (start - turn) : 0u);
+    const HeldRow<id_t>* mine = full + row + __popc(begins & up_to_lane);
+    row += __popc(begins);
+    const u32 q = turn + lane;
+    if (q >= num_edges) continue;
+    const i64 e = mine->begin + q;
+    neighbors[e] = __ldg(mine->list + q);
+    if (IDS) edge_ids[e] = first_id[mine - full] + q;
+  }
+}
+
+// Draws for some rows, 32 / GROUP of them a turn.
+template <typename id_t, typename pos_t, int FANOUT, int GROUP, int ROUNDS, bool REPLACE, bool IDS>
+__device__ __forceinline__ void draw_held(const HeldRow<id_t>* drawn, const i64* first_id, int num_rows,
+                                          id_t* __restrict__ neighbors, i64* __restrict__ edge_ids) {
+  const int lane = threadIdx.x % 32, group = lane / GROUP, i = lane - group * GROUP;
+#pragma unroll 1
+  for (int first = 0; first < num_rows; first += 32 / GROUP) {
+    const bool is_mine = group < 32 / GROUP && first + group < num_rows;
+    const int row = is_mine ? first + group : first;
+    const u64 key = drawn[row].key;
+    const pos_t degree = (pos_t)drawn[row].degree;
+    pos_t draws[ROUNDS], position[ROUNDS];
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) position[r] = draws[r] = draw<pos_t, REPLACE>(key, i + r * GROUP, degree);
+    if (!REPLACE) trace_back<pos_t, FANOUT, GROUP, ROUNDS>(draws, group * GROUP, i, position);
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) {
+      if (!is_mine || i + r * GROUP >= FANOUT) continue;
+      const i64 e = drawn[row].begin + i + r * GROUP;
+      neighbors[e] = __ldg(drawn[row].list + position[r]);
+      if (IDS) edge_ids[e] = first_id[row] + (i64)position[r];
+    }
+  }
+}
+
+// The default form: a warp takes 32 rows and parts them by votes. Full rows (degree <= FANOUT) keep their lists, for
+// the others groups of GROUP lanes draw (GARDEN, section IV-C), and neither kind waits beside the other. Lists are read
+// in place.
+template <typename id_t, typename pos_t, int FANOUT, int GROUP, int ROUNDS, bool REPLACE, bool IDS>
+__global__ void __launch_bounds__(256, 4) sample_parted(
+    i64 num_rows, const u64* __restrict__ address_U, const i64* __restrict__ degree_U,
     const u64* __restrict__ row_key_U, const i64* __restrict__ row_ptr, const id_t* __restrict__ uniq,
     const i64* __restrict__ indptr, id_t* __restrict__ neighbors, i64* __restrict__ edge_ids) {
-  constexpr int ROWS = 32 / GROUP;
-  constexpr int LIMIT = REPLACE ? 0 : FANOUT;
+  __shared__ HeldRow<id_t> held_W[8][32];
+  __shared__ i64 first_id_W[IDS ? 8 : 1][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  HeldRow<id_t>* held = held_W[warp];
+  i64* first_id = first_id_W[IDS ? warp : 0];
+  const i64 t = global_thread();
+  const bool is_row = t < num_rows;
+  const i64 begin = row_ptr[is_row ? t : num_rows];
+  const pos_t degree = is_row ? (pos_t)degree_U[t] : 0;
+  const bool is_drawn = degree > (REPLACE ? 0 : FANOUT), is_full = !is_drawn && degree > 0;
+  const u32 drawn = __ballot_sync(ALL_LANES, is_drawn), full = __ballot_sync(ALL_LANES, is_full);
+  const u32 below = (1u << lane) - 1;
+  const int num_drawn = __popc(drawn), drawn_below = __popc(drawn & below);
+  // A drawn row has FANOUT edges: what else lies between the warp's first edge and this row is of full rows.
+  const u32 start = (u32)begin - __shfl_sync(ALL_LANES, (u32)begin, 0) - FANOUT * drawn_below;
+  const u32 num_full_edges = __shfl_sync(ALL_LANES, start + (is_full ? (u32)degree : 0), 31);
+  if (degree > 0) {
+    const int slot = is_drawn ? drawn_below : num_drawn + __popc(full & below);
+    const i64 shift = is_full ? start : 0;
+    held[slot].list = (const id_t*)address_U[t] - shift;
+    held[slot].begin = begin - shift;
+    held[slot].degree = (i64)degree;
+    if (is_drawn) held[slot].key = row_key_U[t];
+    if (IDS) first_id[slot] = indptr[uniq[t]] - shift;
+  }
+  __syncwarp(ALL_LANES);
+  copy_full<id_t, IDS>(held + num_drawn, first_id + num_drawn, is_full ? start : NOT_FULL, num_full_edges, neighbors,
+                       edge_ids);
+  draw_held<id_t, pos_t, FANOUT, GROUP, ROUNDS, REPLACE, IDS>(held, first_id, num_drawn, neighbors, edge_ids);
+}
+
+// GARDEN's form of section IV-C: FANOUT lanes a row, all rows in one launch or the listed ones. A warp without a row to
+// draw for skips the draws. PRELOAD > 0: lists of at most so many ids are read whole into shared memory first.
+template <typename id_t, typename pos_t, int FANOUT, bool LISTED, int PRELOAD>
+__global__ void __launch_bounds__(256) sample_grouped(
+    i64 num_rows, const i64* __restrict__ rows, const u64* __restrict__ address_U, const i64* __restrict__ degree_U,
+    const u64* __restrict__ row_key_U, const i64* __restrict__ row_ptr, id_t* __restrict__ neighbors) {
+  constexpr int ROWS = 32 / FANOUT;
   __shared__ id_t preloaded[PRELOAD ? 8 * ROWS * PRELOAD : 1];
-  const int lane = threadIdx.x % 32, group = lane / GROUP, i = lane - group * GROUP;
+  const int lane = threadIdx.x % 32, group = lane / FANOUT, i = lane - group * FANOUT;
   const i64 x = (global_thread() >> 5) * ROWS + group;
   i64 t = 0, begin = 0;
   u64 address = 0;
@@ -45,33 +139,18 @@ __global__ void __launch_bounds__(256) sample_grouped(
   const id_t* list = (const id_t*)address;
   id_t* held = preloaded + ((threadIdx.x / 32) * ROWS + group) * PRELOAD;
   if (PRELOAD && degree <= PRELOAD)
-    for (pos_t q = i; q < degree; q += GROUP) held[q] = list[q];
-  pos_t position[ROUNDS];
-#pragma unroll
-  for (int r = 0; r < ROUNDS; ++r) position[r] = i + r * GROUP;
-  if (__any_sync(ALL_LANES, degree > LIMIT)) {
-    const u64 key = degree > LIMIT ? row_key_U[t] : 0;
-    pos_t draws[ROUNDS], traced[ROUNDS];
-#pragma unroll
-    for (int r = 0; r < ROUNDS; ++r) draws[r] = draw<pos_t, REPLACE>(key, i + r * GROUP, degree);
-    if (REPLACE) {
-#pragma unroll
-      for (int r = 0; r < ROUNDS; ++r) traced[r] = draws[r];
-    } else {
-      trace_back<pos_t, FANOUT, GROUP, ROUNDS>(draws, group * GROUP, i, traced);
-    }
-#pragma unroll
-    for (int r = 0; r < ROUNDS; ++r)
-      if (degree > LIMIT) position[r] = traced[r];
+    for (pos_t q = i; q < degree; q += FANOUT) held[q] = list[q];
+  pos_t position[1] = {(pos_t)i};
+  if (__any_sync(ALL_LANES, degree > FANOUT)) {
+    const u64 key = degree > FANOUT ? row_key_U[t] : 0;
+    const pos_t draws[1] = {draw<pos_t, false>(key, i, degree)};
+    pos_t traced[1];
+    trace_back<pos_t, FANOUT, FANOUT, 1>(draws, group * FANOUT, i, traced);
+    if (degree > FANOUT) position[0] = traced[0];
   }
   if (PRELOAD) __syncwarp(ALL_LANES);
-  const pos_t count = degree > LIMIT ? FANOUT : degree;
-#pragma unroll
-  for (int r = 0; r < ROUNDS; ++r) {
-    if ((pos_t)(i + r * GROUP) >= count) continue;
-    neighbors[begin + i + r * GROUP] = PRELOAD && degree <= PRELOAD ? held[position[r]] : list[position[r]];
-    if (IDS) edge_ids[begin + i + r * GROUP] = indptr[uniq[t]] + (i64)position[r];
-  }
+  if ((pos_t)i >= degree) return;
+  neighbors[begin + i] = PRELOAD && degree <= PRELOAD ? held[position[0]] : list[position[0]];
 }
 
 // Whole lists, GROUP lanes a row: all rows or the listed ones; those longer than `limit` are passed over.

@@ -147,6 +147,9 @@ inline T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, SIM_
 SIM_REDUCE(add, ADD, ADD)
 SIM_REDUCE(min, MIN, UMIN)
 SIM_REDUCE(max, MAX, UMAX)
+inline unsigned __reduce_or_sync(unsigned mask, unsigned v, SIM_AT) {
+  return (unsigned)::cudasim::collective(mask, ::cudasim::OR, v, 0, file, line);
+}
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }

@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kernels import reference
-from kernels.cuda.baselines import classify_with_counters, sample_by_classes, sample_by_edges, sample_by_warps
+from kernels.cuda.baselines import (
+    classify_with_counters,
+    sample_by_classes,
+    sample_by_edges,
+    sample_by_groups,
+    sample_by_warps,
+)
 from kernels.cuda.launch import Launcher
 from kernels.cuda.preload import direct_sectors, preload_limit, whole_sectors
 from kernels.cuda.sample import plan_rows
@@ -22,17 +29,23 @@ FANOUT = 5
 
 
 @DRAWN
-@given(graph=graphs())
-def test_forms_with_our_draws_give_our_samples(launcher: Launcher, graph: tuple[np.ndarray, IdArray]) -> None:
+@given(graph=graphs(), data=st.data())
+def test_forms_with_our_draws_give_our_samples(
+    launcher: Launcher, graph: tuple[np.ndarray, IdArray], data: st.DataObject
+) -> None:
     topology = Topology.in_memory(*graph)
-    nodes, ptr = np.arange(topology.num_nodes, dtype=graph[1].dtype), np.array([0, topology.num_nodes])
-    keys = np.array([21], np.uint64)
+    nodes = np.arange(topology.num_nodes, dtype=graph[1].dtype)
+    ptr = np.array([0, data.draw(st.integers(0, len(nodes))), len(nodes)])
+    keys = np.array([21, 22], np.uint64)
     _, expected, _, _ = reference.sample_neighbors(topology, nodes, ptr, FANOUT, stream_keys=keys)
     device = DeviceTopology.place(launcher, topology)
     uniq, uniq_ptr = launcher.to_device(nodes), launcher.to_device(ptr)
     plan = plan_rows(launcher, device, uniq, uniq_ptr, FANOUT, stream_keys=launcher.to_device(keys))
     assert np.array_equal(launcher.to_host(sample_by_edges(launcher, device, plan, uniq)), expected)
     for preload in (0, 16):
+        neighbors = launcher.xp.full(len(expected), -1, nodes.dtype)
+        sample_by_groups(launcher, device, plan, len(nodes), launcher.xp.empty(0, np.int64), neighbors, preload=preload)
+        assert np.array_equal(launcher.to_host(neighbors), expected)
         got = sample_by_classes(launcher, device, plan, uniq, uniq_ptr, preload=preload)
         assert np.array_equal(launcher.to_host(got), expected)
 

@@ -14,10 +14,11 @@ needs_compiler = pytest.mark.skipif(
     COMPILER is None, reason="neither nvcc nor nvidia-cuda-nvrtc is installed: the kernels are NOT compiled here"
 )
 PAPER_FANOUTS = tuple(
-    f"sample_grouped<{ids}, {position}, {k}, {group_shape(k).lanes}, {group_shape(k).rounds}, false, false, false, 0>"
+    f"sample_parted<{ids}, {position}, {k}, {group_shape(k).lanes}, {group_shape(k).rounds}, false, {numbered}>"
     for ids in ("i32", "i64")
     for position in ("u32", "u64")
     for k in (10, 15, 25, 64)
+    for numbered in ("false", "true")
 )
 
 
@@ -44,7 +45,7 @@ def test_kernels_compile_without_spills(source: str, arch: int) -> None:
 
 @pytest.mark.skipif(NVRTC is None, reason="nvidia-cuda-nvrtc is not installed")
 def test_nvrtc_takes_the_sources_as_cupy_gives_them() -> None:
-    code, _ = by_nvrtc("sample", ("sample_grouped<i32, u32, 5, 5, 1, false, false, false, 0>",), 90, to="PTX")
+    code, _ = by_nvrtc("sample", ("sample_parted<i32, u32, 5, 5, 1, false, false>",), 90, to="PTX")
     assert b".entry" in code
     with pytest.raises(CompileError, match="error"):
         by_nvrtc("sample", ("no_such_kernel<1>",), 90, to="PTX")

@@ -8,15 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels import reference
-from kernels.cuda.classify import classify_rows, listed_classes
 from kernels.cuda.launch import Launcher
 from kernels.cuda.ops import CudaOps
-from kernels.cuda.sample import busy_share, copy_rows, group_shape, plan_rows, sample_rows
+from kernels.cuda.sample import busy_share, group_shape
 from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import IdArray
 from kernels.topology import Topology
 from tests.cudasim.instances import FANOUTS
-from tests.graphs import csc_from_edges, graphs, seed_batches, topologies
+from tests.graphs import csc_from_edges, seed_batches, topologies
 
 DRAWN = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -99,30 +98,6 @@ def test_relabel(launcher: Launcher, data: st.DataObject, topology: Topology) ->
     got = CudaOps(launcher).relabel(*on_device)
     for one, other in zip(got, reference.relabel(uniq, uniq_ptr, neighbors, edge_ptr), strict=True):
         _same(launcher.to_host(one), other)
-
-
-@pytest.mark.parametrize("preload", [0, 16])
-@DRAWN
-@given(data=st.data(), graph=graphs())
-def test_two_kernels_over_classes_equal_one(
-    launcher: Launcher, preload: int, data: st.DataObject, graph: tuple[np.ndarray, IdArray]
-) -> None:
-    topology, fanout = Topology.in_memory(*graph), 5
-    uniq, uniq_ptr = _unique_batches(data, topology)
-    keys = np.arange(len(uniq_ptr) - 1, dtype=np.uint64)
-    row_ptr, expected, _, _ = reference.sample_neighbors(topology, uniq, uniq_ptr, fanout, stream_keys=keys)
-    device = DeviceTopology.place(launcher, topology)
-    uniq_d, ptr_d = launcher.to_device(uniq), launcher.to_device(uniq_ptr)
-    plan = plan_rows(launcher, device, uniq_d, ptr_d, fanout, stream_keys=launcher.to_device(keys))
-    scan = classify_rows(launcher, uniq_d, ptr_d, plan.degree_U, fanout)[3]
-    full_rows, random_rows = listed_classes(launcher, scan)
-    num_full = int(scan[-1])
-    neighbors, ids = launcher.xp.full(int(row_ptr[-1]), -1, uniq.dtype), launcher.xp.empty(0, np.int64)
-    shared = (launcher, device, plan, uniq_d)
-    copy_rows(*shared, num_full, full_rows[:num_full], neighbors, ids, lanes=5)
-    random_rows = random_rows[: len(uniq) - num_full]
-    sample_rows(*shared, len(random_rows), random_rows, neighbors, ids, preload=preload)
-    _same(launcher.to_host(neighbors), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
