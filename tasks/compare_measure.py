@@ -14,8 +14,9 @@ from kernels.mfg import IdArray
 from kernels.topology import Topology
 from storage.cache.drift import Segment
 from storage.cache.laboratory import (
-    belady,
     list_bound,
+    requests_of,
+    run_belady,
     run_dual,
     run_dynamic,
     run_fastgl,
@@ -33,7 +34,6 @@ from storage.cache.policies import (
     STATIC_POLICIES,
     PolicyCase,
     lists_within,
-    rows_for,
 )
 from storage.cache.profile import AccessProfile, profile_accesses
 from storage.cache.trace import AccessTrace, TraceFile, record_trace
@@ -137,6 +137,7 @@ def measure(
     case, once = cases
     warm = trace.num_batches // 2
     counted = trace.part(warm, trace.num_batches)
+    requests = requests_of(case, counted)
     wanted = {*names, OURS, ORACLE, OURS_DUAL, ORACLE_DUAL}
     for budget in budgets:
         for name, policy in STATIC_POLICIES.items():
@@ -152,24 +153,22 @@ def measure(
                 yield Row(name, "replacement", budget, case.seed, rate, 0.0, 0.0)
         for name in DUAL_POLICIES:
             if name in wanted:
-                both = run_dual(name, case, budget, counted)
+                both = run_dual(name, case, budget, requests)
                 rates = (both.feature_hit_rate, both.adjacency_hit_rate, both.saved)
                 yield Row(name, "dual", budget, case.seed, *rates)
-        hits = belady(counted, rows_for(budget, case.row_bytes, trace.num_nodes)).sum()
-        bounds = (float(hits) / max(1, len(counted.nodes)), list_bound(case, budget, counted), 0.0)
+        best = run_belady(case.row_bytes, budget, counted).feature_hit_rate
+        bounds = (best, list_bound(case, budget, counted), 0.0)
         yield Row(BELADY, "bound", budget, case.seed, *bounds)
 
 
 def splits(case: PolicyCase, budget: int, trace: AccessTrace) -> tuple[list[float], tuple[float, float]]:
     """Share of the bytes of all misses that each of `SPLITS` avoids; share for lists, and that avoided, of our plan."""
-    saved = []
-    for share in SPLITS:
-        rows, lists = lists_within(case, budget, share)
-        saved.append(serve_both(case, rows, lists, trace).saved)
+    requests = requests_of(case, trace)
+    saved = [serve_both(requests, *lists_within(case, budget, share)).saved for share in SPLITS]
     rows, lists = DUAL_POLICIES[OURS_DUAL].choose(case, budget)
     degree_N = case.topology.in_degree()
     list_bytes = int((OFFSET_BYTES + degree_N[lists] * case.topology.indices.itemsize).sum())
-    return saved, (list_bytes / max(1, budget), serve_both(case, rows, lists, trace).saved)
+    return saved, (list_bytes / max(1, budget), serve_both(requests, rows, lists).saved)
 
 
 def by_profile_epochs(
@@ -195,14 +194,13 @@ def dynamic_figures(trace: AccessTrace, budget: int, case: PolicyCase) -> dict[s
     if options.share:
         ids, layout = static_part(score_N, budget, row_bytes, options.share)
         both = run_dynamic(ids, layout, options, trace, cut).feature_hit_rate
-    best = float(belady(rest, rows_for(budget, row_bytes, trace.num_nodes)).sum()) / max(1, len(rest.nodes))
     return {
         "share": options.share,
         "gamma": options.gamma,
         "interval_batches": options.interval_batches,
         "static": static,
         "static_and_dynamic": both,
-        "belady": best,
+        "belady": run_belady(row_bytes, budget, rest).feature_hit_rate,
     }
 
 

@@ -19,15 +19,10 @@ BINS = 1 << LEVEL_BITS
 _LOW = np.uint64(BINS - 1)
 
 
-class Candidates(NamedTuple):
-    """Counts and sizes that decide value and size of every candidate."""
+class Rules(NamedTuple):
+    """What decides value and size of a candidate, beside its counts: plain numbers, which pass from function to
+    function for nothing, where arrays among them would cost ten times what is computed here."""
 
-    feature_count_N: npt.NDArray[np.integer]
-    """(N,) accesses to each row."""
-    adjacency_count_N: npt.NDArray[np.integer]
-    """(N,) reads of each list."""
-    in_degree_N: npt.NDArray[np.integer]
-    """(N,) length of each list."""
     row_bytes: int
     """Bytes of a row."""
     id_bytes: int
@@ -43,7 +38,19 @@ class Candidates(NamedTuple):
     max_fanout: int
     """Most ids drawn of a list; -1 for all."""
     line_bytes: int
-    """Least bytes that a read moves."""
+    """Least bytes that a read moves, a power of two."""
+
+
+class Candidates(NamedTuple):
+    """Counts, degrees and rules that decide value and size of every candidate."""
+
+    feature_count_N: npt.NDArray[np.integer]
+    """(N,) accesses to each row."""
+    adjacency_count_N: npt.NDArray[np.integer]
+    """(N,) reads of each list, of the same dtype."""
+    in_degree_N: npt.NDArray[np.integer]
+    """(N,) length of each list, contiguous."""
+    rules: Rules
 
 
 class Range(NamedTuple):
@@ -60,29 +67,38 @@ class Range(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def read_bytes(degree: int, id_bytes: int, offset_bytes: int, max_fanout: int, line: int) -> int:
+def read_bytes(degree: int, rules: Rules) -> int:
     """Bytes that one sampling of a list moves: its offset's lines, and a line an id drawn unless the list is less."""
     if degree == 0:
         return 0
-    moved = -(-degree * id_bytes // line) * line
-    if max_fanout >= 0:
-        moved = min(moved, min(degree, max_fanout) * (-(-id_bytes // line) * line))
-    return moved + -(-offset_bytes // line) * line if moved > 0 else 0
+    moved = _whole_lines(degree * rules.id_bytes, rules.line_bytes)
+    if rules.max_fanout >= 0:
+        drawn = min(degree, rules.max_fanout)
+        moved = min(moved, drawn * _whole_lines(rules.id_bytes, rules.line_bytes))
+    return moved + _whole_lines(rules.offset_bytes, rules.line_bytes) if moved > 0 else 0
 
 
 @njit(nogil=True, cache=True)
-def value_and_size(all_of: Candidates, kind: int, v: int) -> tuple[int, int]:
-    """Value (0: no candidate) and bytes of one candidate."""
+def _whole_lines(size: int, line_bytes: int) -> int:
+    return (size + line_bytes - 1) & -line_bytes
+
+
+@njit(nogil=True, cache=True)
+def value_and_size(rules: Rules, kind: int, count: int, degree: int) -> tuple[int, int]:
+    """Value (0: no candidate) and bytes of one candidate, from its count and the length of the node's list."""
     if kind == 0:
-        return int(all_of.feature_count_N[v]) * all_of.row_worth, all_of.row_bytes
-    count, degree = int(all_of.adjacency_count_N[v]), int(all_of.in_degree_N[v])
+        return count * rules.row_worth, rules.row_bytes
     if count == 0 or degree == 0:
         return 0, 1
-    worth = all_of.list_worth
-    if all_of.list_byte_worth:
-        moved = read_bytes(degree, all_of.id_bytes, all_of.offset_bytes, all_of.max_fanout, all_of.line_bytes)
-        worth += all_of.list_byte_worth * moved
-    return count * worth, all_of.offset_bytes + degree * all_of.id_bytes
+    worth = rules.list_worth
+    if rules.list_byte_worth:
+        worth += rules.list_byte_worth * read_bytes(degree, rules)
+    return count * worth, rules.offset_bytes + degree * rules.id_bytes
+
+
+@njit(nogil=True, cache=True)
+def _counts(all_of: Candidates, kind: int) -> npt.NDArray[np.integer]:
+    return all_of.feature_count_N if kind == 0 else all_of.adjacency_count_N
 
 
 @njit(nogil=True, cache=True)
@@ -97,12 +113,14 @@ def histogram(
     held: npt.NDArray[np.int64],
 ) -> None:
     """Add the candidates of nodes [begin, end) whose key begins with `prefix` to bins of its next 16 bits."""
+    rules, degree_N = all_of.rules, all_of.in_degree_N
     shift = np.uint64(level * LEVEL_BITS)
     for kind in range(2):
         if not among.kinds & (1 << kind):
             continue
+        count_N = _counts(all_of, kind)
         for v in range(begin, end):
-            value, size = value_and_size(all_of, kind, v)
+            value, size = value_and_size(rules, kind, count_N[v], degree_N[v])
             if value <= 0 or size > among.most_bytes:
                 continue
             key = bits_of(np.float64(value) / np.float64(size))
@@ -123,13 +141,14 @@ def take_all(
     taken_lists_N: npt.NDArray[np.bool_],
 ) -> float:
     """Mark all candidates of nodes [begin, end) in a range; returns their value."""
+    rules, degree_N = all_of.rules, all_of.in_degree_N
     worth = 0.0
     for kind in range(2):
         if not among.kinds & (1 << kind):
             continue
-        taken_N = taken_rows_N if kind == 0 else taken_lists_N
+        count_N, taken_N = _counts(all_of, kind), taken_rows_N if kind == 0 else taken_lists_N
         for v in range(begin, end):
-            value, size = value_and_size(all_of, kind, v)
+            value, size = value_and_size(rules, kind, count_N[v], degree_N[v])
             if value <= 0 or size > among.most_bytes:
                 continue
             key = bits_of(np.float64(value) / np.float64(size))
@@ -148,13 +167,14 @@ def take_in_order(
     taken_lists_N: npt.NDArray[np.bool_],
 ) -> tuple[int, float]:
     """Mark those in a range that still fit, rows first, by id; returns the room left and the value taken."""
+    rules, degree_N = all_of.rules, all_of.in_degree_N
     worth = 0.0
     for kind in range(2):
         if not among.kinds & (1 << kind):
             continue
-        taken_N = taken_rows_N if kind == 0 else taken_lists_N
-        for v in range(len(all_of.in_degree_N)):
-            value, size = value_and_size(all_of, kind, v)
+        count_N, taken_N = _counts(all_of, kind), taken_rows_N if kind == 0 else taken_lists_N
+        for v in range(len(degree_N)):
+            value, size = value_and_size(rules, kind, count_N[v], degree_N[v])
             if value <= 0 or size > room_bytes:
                 continue
             key = bits_of(np.float64(value) / np.float64(size))
@@ -174,11 +194,13 @@ def collect(
     size_M: npt.NDArray[np.int64],
 ) -> tuple[int, int]:
     """Write the candidates of a range, rows first, by id; returns how many rows and how many in all."""
+    rules, degree_N = all_of.rules, all_of.in_degree_N
     found, num_rows = 0, 0
     for kind in range(2):
         if among.kinds & (1 << kind):
-            for v in range(len(all_of.in_degree_N)):
-                value, size = value_and_size(all_of, kind, v)
+            count_N = _counts(all_of, kind)
+            for v in range(len(degree_N)):
+                value, size = value_and_size(rules, kind, count_N[v], degree_N[v])
                 if value <= 0 or size > among.most_bytes:
                     continue
                 key = bits_of(np.float64(value) / np.float64(size))
@@ -195,17 +217,20 @@ def tally(
     all_of: Candidates, taken_rows_N: npt.NDArray[np.bool_], taken_lists_N: npt.NDArray[np.bool_]
 ) -> tuple[int, int, int, int, float, float]:
     """Add up what is taken and what there is: accesses to rows, to lists, and value, each as (taken, all)."""
+    rules, degree_N = all_of.rules, all_of.in_degree_N
+    row_count_N, list_count_N = all_of.feature_count_N, all_of.adjacency_count_N
     row_hits, rows, list_hits, lists, saved, total = 0, 0, 0, 0, 0.0, 0.0
-    for v in range(len(all_of.in_degree_N)):
-        row_value, list_value = value_and_size(all_of, 0, v)[0], value_and_size(all_of, 1, v)[0]
-        rows += all_of.feature_count_N[v]
-        lists += all_of.adjacency_count_N[v]
+    for v in range(len(degree_N)):
+        row_value = value_and_size(rules, 0, row_count_N[v], degree_N[v])[0]
+        list_value = value_and_size(rules, 1, list_count_N[v], degree_N[v])[0]
+        rows += row_count_N[v]
+        lists += list_count_N[v]
         total += row_value + list_value
         if taken_rows_N[v]:
-            row_hits += all_of.feature_count_N[v]
+            row_hits += row_count_N[v]
             saved += row_value
         if taken_lists_N[v]:
-            list_hits += all_of.adjacency_count_N[v]
+            list_hits += list_count_N[v]
             saved += list_value
     return row_hits, rows, list_hits, lists, saved, total
 
@@ -213,10 +238,10 @@ def tally(
 @njit(nogil=True, cache=True)
 def list_bytes(all_of: Candidates, taken_lists_N: npt.NDArray[np.bool_]) -> int:
     """Bytes of the lists taken, their offsets included."""
-    total = 0
+    rules, degree_N, total = all_of.rules, all_of.in_degree_N, 0
     for v in range(len(taken_lists_N)):
         if taken_lists_N[v]:
-            total += all_of.offset_bytes + int(all_of.in_degree_N[v]) * all_of.id_bytes
+            total += rules.offset_bytes + degree_N[v] * rules.id_bytes
     return total
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -26,15 +28,34 @@ def top_ids(score_N: npt.NDArray[np.float64] | npt.NDArray[np.integer], k: int) 
     (<= k,) int64
         Ascending ids. Of equal scores the lower ids are taken.
     """
-    # Of numbers >= 0 the bits ascend with the value.
-    keys: npt.NDArray[np.unsignedinteger] = np.ascontiguousarray(score_N).view(
-        np.uint32 if score_N.itemsize == 4 else np.uint64
-    )
     if k <= 0:
         return np.empty(0, np.int64)
+    keys = _keys(score_N)
     threshold, num_ties = _threshold(keys, k)
     out = np.empty(min(k, len(keys)), np.int64)
     return out[: _collect(keys, np.uint64(threshold), num_ties, out)]
+
+
+def top_sum(score_N: npt.NDArray[np.integer], k: int) -> int:
+    """Sum of the `k` largest of N integers that are not negative, without naming which they are."""
+    if k <= 0:
+        return 0
+    threshold, num_ties = _threshold(_keys(score_N), k)
+    return int(_sum_above(score_N, int(threshold))) + int(threshold) * num_ties
+
+
+def _keys(score_N: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger]:
+    """Of numbers >= 0 the bits ascend with the value."""
+    return np.ascontiguousarray(score_N).view(np.uint32 if score_N.itemsize == 4 else np.uint64)
+
+
+@njit(nogil=True, cache=True)
+def _sum_above(score_N: npt.NDArray[np.integer], threshold: int) -> int:
+    total = np.int64(0)
+    for score in score_N:
+        if score > threshold:
+            total += score
+    return total
 
 
 @njit(nogil=True, cache=True)

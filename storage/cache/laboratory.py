@@ -12,14 +12,14 @@ from kernels.cpu.greedy import Candidates, tally
 from kernels.cpu.hotness import score_replay
 from kernels.cpu.replay import belady_hits, previous_batch_hits, space_time_bound, static_hits
 from kernels.cpu.top import top_ids
-from storage.cache.costs import LINE_BYTES, MissCosts
 from storage.cache.hotset import DynamicLayout, DynamicOptions, HotSet
-from storage.cache.plan import OFFSET_BYTES, largest_fanout
+from storage.cache.plan import OFFSET_BYTES
 from storage.cache.policies import (
     DUAL_POLICIES,
     REPLACEMENT_POLICIES,
     STATIC_POLICIES,
     PolicyCase,
+    chosen_rows,
     presampled,
     replacement_rows,
     rows_for,
@@ -70,29 +70,22 @@ def row_hits(trace: AccessTrace, ids: Ids) -> npt.NDArray[np.int64]:
 
 def run_static(name: str, case: PolicyCase, budget_bytes: int, trace: AccessTrace) -> Outcome:
     """Fill a feature cache once, and count what it serves."""
-    policy = STATIC_POLICIES[name]
-    ids = top_ids(policy.rank(case), rows_for(budget_bytes, case.row_bytes, case.topology.num_nodes))
-    return Outcome(serve_rows(trace, ids))
+    return Outcome(serve_rows(trace, chosen_rows(STATIC_POLICIES[name], case, budget_bytes)))
 
 
-def run_dual(name: str, case: PolicyCase, budget_bytes: int, trace: AccessTrace) -> Outcome:
-    """Fill a feature and an adjacency cache once, and count what they serve."""
-    feature_ids, adjacency_ids = DUAL_POLICIES[name].choose(case, budget_bytes)
-    return serve_both(case, feature_ids, adjacency_ids, trace)
+def run_dual(name: str, case: PolicyCase, budget_bytes: int, requests: Candidates) -> Outcome:
+    """Fill a feature and an adjacency cache once, and count what they serve of `requests_of` a trace."""
+    return serve_both(requests, *DUAL_POLICIES[name].choose(case, budget_bytes))
 
 
-def serve_both(case: PolicyCase, feature_ids: Ids, adjacency_ids: Ids, trace: AccessTrace) -> Outcome:
+def requests_of(case: PolicyCase, trace: AccessTrace) -> Candidates:
+    """What a trace asks for, and the bytes that each request moves."""
+    return Candidates(trace.feature_counts(), trace.adjacency_counts(), case.topology.in_degree(), case.rules)
+
+
+def serve_both(requests: Candidates, feature_ids: Ids, adjacency_ids: Ids) -> Outcome:
     """Count what a choice of rows and lists serves, and the bytes that it keeps from crossing."""
-    costs = MissCosts.of_bytes(case.row_bytes)
-    requests = Candidates(
-        trace.feature_counts(),
-        trace.adjacency_counts(),
-        case.topology.in_degree(),
-        *(case.row_bytes, case.topology.indices.itemsize, OFFSET_BYTES),
-        *(costs.row, costs.adjacency, costs.adjacency_byte),
-        *(largest_fanout(case.fanouts), LINE_BYTES),
-    )
-    masks = (_mask(ids, trace.num_nodes) for ids in (feature_ids, adjacency_ids))
+    masks = (_mask(ids, len(requests.in_degree_N)) for ids in (feature_ids, adjacency_ids))
     row_served, rows, list_served, lists, saved, total = tally(requests, *masks)
     return Outcome(row_served / max(1, rows), list_served / max(1, lists), saved / max(1.0, total))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from kernels.cpu.greedy import Candidates, list_bytes, tally
-from kernels.cpu.top import top_ids
+from kernels.cpu.greedy import Candidates, Rules, list_bytes, tally
+from kernels.cpu.top import top_sum
 from kernels.rank_map import RankMap
 from storage.cache.costs import LINE_BYTES, MissCosts
 from storage.cache.files import ArrayRecord
@@ -134,7 +134,7 @@ def build_plan(
     max_fanout
         Largest fanout of the sampler; -1 if a hop takes all neighbors, 0 without hops.
     line_bytes
-        Least bytes that one read of the tier below moves.
+        Least bytes that one read of the tier below moves, a power of two.
     costs
         What a miss costs; None: bytes that cross.
     dynamic
@@ -156,55 +156,34 @@ def build_plan(
     plan gives to each kind. Takes 10 bytes a node beside its arguments and the ids it returns; a stored profile takes
     two counts a node.
     """
-    _check_arguments(in_degree_N, (row_bytes, id_bytes, line_bytes), device_budget, max_fanout)
-    num_nodes, dynamic = len(in_degree_N), dynamic or DynamicOptions()
+    _check_arguments((row_bytes, id_bytes, line_bytes), device_budget, max_fanout)
+    dynamic, degree_N = dynamic or DynamicOptions(), np.ascontiguousarray(in_degree_N)
+    layout = DynamicLayout.within(int(dynamic.share * device_budget), row_bytes, len(degree_N))
     costs = costs or MissCosts.of_bytes(row_bytes, line_bytes)
-    layout = DynamicLayout.within(int(dynamic.share * device_budget), row_bytes, num_nodes)
-    static_budget = device_budget - layout.nbytes
-    sizes = (np.ascontiguousarray(in_degree_N), row_bytes, id_bytes, OFFSET_BYTES)
-    reads = (costs.adjacency, costs.adjacency_byte, max_fanout, line_bytes)
-    choices, feature_count_N = _choices(profile, counting, sizes, costs, reads, static_budget)
-    heldout_f_N, heldout_a_N = profile.heldout_counts()
-    curve_plan = _curve(feature_count_N, heldout_f_N)
+    worth = (costs.row, costs.adjacency, costs.adjacency_byte)
+    rules = Rules(row_bytes, id_bytes, OFFSET_BYTES, *worth, max_fanout, line_bytes)
+    choices, feature_count_N = _choices(profile, counting, degree_N, rules, device_budget - layout.nbytes)
+    heldout = Candidates(*profile.heldout_counts(), degree_N, rules)
+    curve_plan = _curve(feature_count_N, heldout.feature_count_N)
     del feature_count_N
-    heldout = Candidates(heldout_f_N, heldout_a_N, *sizes, costs.row, *reads)
-    taken, alone = _best(choices, heldout)
-    feature_ids, adjacency_ids = np.flatnonzero(taken.rows_N), np.flatnonzero(taken.lists_N)
-    feature_bytes, lists_bytes = len(feature_ids) * row_bytes, int(list_bytes(heldout, taken.lists_N))
-    row_hits, rows, list_hits, lists, saved, total = tally(heldout, taken.rows_N, taken.lists_N)
-    del taken
-    oracle_rows = heldout_f_N[top_ids(heldout_f_N, len(feature_ids))].sum() if len(feature_ids) else 0
-    oracle_lists = np.sum(heldout_a_N, where=greedy(heldout, LISTS, lists_bytes).lists_N)
-    num_kinds = (len(feature_ids) > 0) + (len(adjacency_ids) > 0)
     return CachePlan(
-        feature_ids=feature_ids,
-        adjacency_ids=adjacency_ids,
+        **_held_and_predicted(heldout, choices),
         curve_fraction=np.array(CURVE_FRACTION),
         curve_plan=curve_plan,
-        curve_oracle=_curve(heldout_f_N, heldout_f_N),
+        curve_oracle=_curve(heldout.feature_count_N, heldout.feature_count_N),
         device_budget=device_budget,
-        feature_bytes=feature_bytes,
-        adjacency_bytes=lists_bytes + OFFSET_BYTES * (len(adjacency_ids) > 0),
-        map_bytes=num_kinds * RankMap.nbytes_for(num_nodes),
         dynamic_bytes=layout.nbytes,
         dynamic_rows=layout.rows,
         dynamic_gamma=dynamic.gamma,
         dynamic_interval_batches=dynamic.interval_batches,
         dynamic_epochs=dynamic.epochs,
-        predicted_feature_hit_rate=_share(row_hits, rows),
-        predicted_adjacency_hit_rate=_share(list_hits, lists),
-        oracle_feature_hit_rate=_share(int(oracle_rows), rows),
-        oracle_adjacency_hit_rate=_share(int(oracle_lists), lists),
-        predicted_saved=_share(saved, total),
-        rows_only_saved=alone[0],
-        lists_only_saved=alone[1],
     )
 
 
 def plan_bytes(num_nodes: int, device_budget: int, row_bytes: int) -> int:
     """Return the most bytes that `build_plan` takes beside its arguments, the ids it returns included."""
     rows, lists = min(num_nodes, device_budget // row_bytes), min(num_nodes, device_budget // OFFSET_BYTES)
-    return _NODE_BYTES * num_nodes + _ID_BYTES * (2 * rows + lists) + _FIXED_BYTES
+    return _NODE_BYTES * num_nodes + _ID_BYTES * (rows + lists) + _FIXED_BYTES
 
 
 def largest_fanout(fanouts: Sequence[int]) -> int:
@@ -212,11 +191,11 @@ def largest_fanout(fanouts: Sequence[int]) -> int:
     return -1 if -1 in fanouts else max(fanouts, default=0)
 
 
-def _check_arguments(
-    in_degree_N: npt.NDArray[np.integer], sizes: tuple[int, int, int], device_budget: int, max_fanout: int
-) -> None:
+def _check_arguments(sizes: tuple[int, int, int], device_budget: int, max_fanout: int) -> None:
     if min(sizes) < 1:
         raise ValueError("row_bytes, id_bytes and line_bytes must be >= 1 (got {}, {} and {})".format(*sizes))
+    if sizes[2] & (sizes[2] - 1):
+        raise ValueError(f"line_bytes must be a power of two (got {sizes[2]})")
     if device_budget < 0:
         raise ValueError(f"device_budget must be >= 0 (got {device_budget})")
     if max_fanout < -1:
@@ -249,13 +228,12 @@ class _Choice:
 def _choices(
     profile: AccessProfile | StoredProfile,
     counting: Counting,
-    sizes: tuple[npt.NDArray[np.integer], int, int, int],
-    costs: MissCosts,
-    reads: tuple[int, int, int, int],
+    degree_N: npt.NDArray[np.integer],
+    rules: Rules,
     budget: int,
 ) -> tuple[list[_Choice], CountArray]:
     """The choices of both kinds, rows only and lists only; and the counts that rank rows."""
-    num_nodes, accesses = len(sizes[0]), 0
+    num_nodes, accesses = len(degree_N), 0
     if counting == "full_link":
         accesses = int(profile.counts("input")[0].sum())
     feature_count_N, adjacency_count_N = profile.counts(counting)
@@ -265,9 +243,13 @@ def _choices(
             "it is another graph's, make one of this graph"
         )
     scale = _scale(accesses, int(feature_count_N.sum())) if counting == "full_link" else Fraction(1)
-    up, down = scale.numerator, scale.denominator
-    scaled = (reads[0] * down, reads[1] * down, *reads[2:])
-    candidates = Candidates(feature_count_N, adjacency_count_N, *sizes, costs.row * up, *scaled)
+    down = scale.denominator
+    scaled = rules._replace(
+        row_worth=rules.row_worth * scale.numerator,
+        list_worth=rules.list_worth * down,
+        list_byte_worth=rules.list_byte_worth * down,
+    )
+    candidates = Candidates(feature_count_N, adjacency_count_N, degree_N, scaled)
     one_map = RankMap.nbytes_for(num_nodes)
     fixed = {BOTH: 2 * one_map + OFFSET_BYTES, ROWS: one_map, LISTS: one_map + OFFSET_BYTES}
     choices = [_Choice.of(kinds, greedy(candidates, kinds, budget - held)) for kinds, held in fixed.items()]
@@ -286,6 +268,30 @@ def _best(choices: Sequence[_Choice], heldout: Candidates) -> tuple[Taken, tuple
         return best.taken(num_nodes), (saved[ROWS], saved[LISTS])
     none = Taken(np.zeros(num_nodes, np.bool_), np.zeros(num_nodes, np.bool_), 0.0)
     return none, (saved[ROWS], saved[LISTS])
+
+
+def _held_and_predicted(heldout: Candidates, choices: Sequence[_Choice]) -> dict[str, Any]:
+    """Ids and bytes of the best choice; what it serves of the held-out requests, and the oracle with as many bytes."""
+    taken, alone = _best(choices, heldout)
+    feature_ids, adjacency_ids = np.flatnonzero(taken.rows_N), np.flatnonzero(taken.lists_N)
+    lists_bytes, num_kinds = int(list_bytes(heldout, taken.lists_N)), (len(feature_ids) > 0) + (len(adjacency_ids) > 0)
+    row_hits, rows, list_hits, lists, saved, total = tally(heldout, taken.rows_N, taken.lists_N)
+    del taken  # before the oracle chooses: it needs as much
+    oracle_lists = np.sum(heldout.adjacency_count_N, where=greedy(heldout, LISTS, lists_bytes).lists_N)
+    return {
+        "feature_ids": feature_ids,
+        "adjacency_ids": adjacency_ids,
+        "feature_bytes": len(feature_ids) * heldout.rules.row_bytes,
+        "adjacency_bytes": lists_bytes + OFFSET_BYTES * (len(adjacency_ids) > 0),
+        "map_bytes": num_kinds * RankMap.nbytes_for(len(heldout.in_degree_N)),
+        "predicted_feature_hit_rate": _share(row_hits, rows),
+        "predicted_adjacency_hit_rate": _share(list_hits, lists),
+        "oracle_feature_hit_rate": _share(top_sum(heldout.feature_count_N, len(feature_ids)), rows),
+        "oracle_adjacency_hit_rate": _share(int(oracle_lists), lists),
+        "predicted_saved": _share(saved, total),
+        "rows_only_saved": alone[0],
+        "lists_only_saved": alone[1],
+    }
 
 
 def _share(part: float, whole: float) -> float:

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.cpu.eviction import ClockCache, LfuCache, LruCache, S3FifoCache, SieveCache
-from kernels.cpu.greedy import Candidates, tally
+from kernels.cpu.greedy import Candidates, Rules, tally
 from kernels.cpu.top import top_ids
 from kernels.mfg import IdArray
 from kernels.rank_map import RankMap
 from kernels.rng import Purpose, stream_key, uniform_u64
 from kernels.topology import Topology
-from storage.cache.costs import LINE_BYTES, whole_lines
+from storage.cache.costs import LINE_BYTES, MissCosts, whole_lines
 from storage.cache.greedy import LISTS, greedy
 from storage.cache.inclusion import expected_accesses
 from storage.cache.plan import OFFSET_BYTES, CachePlan, build_plan, largest_fanout
@@ -56,6 +56,14 @@ class PolicyCase:
     def out_degree_N(self) -> npt.NDArray[np.int64]:
         """(N,) how many lists name each node."""
         return np.bincount(self.topology.indices, minlength=self.topology.num_nodes)
+
+    @property
+    def rules(self) -> Rules:
+        """What misses cost in bytes that cross, and what is held takes."""
+        costs = MissCosts.of_bytes(self.row_bytes)
+        sizes = (self.row_bytes, self.topology.indices.itemsize, OFFSET_BYTES)
+        worth = (costs.row, costs.adjacency, costs.adjacency_byte)
+        return Rules(*sizes, *worth, largest_fanout(self.fanouts), LINE_BYTES)
 
 
 def random_choice(case: PolicyCase) -> Score:
@@ -215,9 +223,8 @@ def lists_within(case: PolicyCase, budget_bytes: int, list_share: float) -> Choi
     """The best rows and lists by smoothed counts when a fixed share of the bytes goes to lists, the rest to rows."""
     degree_N, num_nodes = case.topology.in_degree(), case.topology.num_nodes
     row_count_N, list_count_N = case.profile.counts("smoothed")
-    sizes = (degree_N, case.row_bytes, case.topology.indices.itemsize, OFFSET_BYTES)
-    fanout, list_bytes = largest_fanout(case.fanouts), round(list_share * budget_bytes)
-    of_lists = Candidates(row_count_N, list_count_N, *sizes, 0, 0, 1, fanout, LINE_BYTES)
+    list_bytes = round(list_share * budget_bytes)
+    of_lists = Candidates(row_count_N, list_count_N, degree_N, case.rules)
     lists = greedy(of_lists, LISTS, list_bytes - RankMap.nbytes_for(num_nodes) - OFFSET_BYTES).lists_N
     rows = top_ids(row_count_N, rows_for(budget_bytes - list_bytes, case.row_bytes, num_nodes))
     return rows, np.flatnonzero(lists)
@@ -226,9 +233,8 @@ def lists_within(case: PolicyCase, budget_bytes: int, list_share: float) -> Choi
 def mean_list_bytes(case: PolicyCase, adjacency_count_N: npt.NDArray[np.integer]) -> float:
     """Bytes that one read of a list moves in the mean."""
     degree_N, none_N = case.topology.in_degree(), np.zeros(case.topology.num_nodes, np.bool_)
-    fanout, id_bytes = largest_fanout(case.fanouts), case.topology.indices.itemsize
-    sizes = (degree_N, 1, id_bytes, OFFSET_BYTES, 0, 0, 1, fanout, LINE_BYTES)
-    *_, lists, _, moved = tally(Candidates(np.zeros_like(degree_N), adjacency_count_N, *sizes), none_N, none_N)
+    of_lists = Candidates(np.zeros_like(degree_N), adjacency_count_N, degree_N, case.rules)
+    *_, lists, _, moved = tally(of_lists, none_N, none_N)
     return float(moved) / max(1, lists)
 
 

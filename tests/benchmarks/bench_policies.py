@@ -32,6 +32,7 @@ from storage.cache.hotset import DynamicOptions
 from storage.cache.laboratory import (
     belady,
     list_bound,
+    requests_of,
     row_hits,
     run_belady,
     run_dual,
@@ -149,13 +150,14 @@ def graph_figures(workload: Workload, folder: Path, *, heldout_epochs: int, all_
             for epochs in (fixed.PROFILE_EPOCHS, 1)
         )
         trace = training_trace(workload, seed, folder / "trace.h5")
+        requests = requests_of(case, trace)
         for share in fixed.BUDGETS:
             budget = int(share * workload.topology.num_nodes * workload.row_bytes)
             for name, rate in feature_rates(case, once, budget, trace, all_policies=all_policies).items():
                 features.setdefault(str(share), {}).setdefault(name, []).append(rate)
             budget = int(share * both_bytes)
             for name in DUAL_POLICIES:
-                saved = run_dual(name, case, budget, trace).saved
+                saved = run_dual(name, case, budget, requests).saved
                 duals.setdefault(str(share), {}).setdefault(name, []).append(saved)
             errors.append(predictions(case, budget, trace)[0])
     return {
@@ -205,8 +207,9 @@ def case_of(workload: Workload, seed: int, epochs: int) -> PolicyCase:
 def step_figures(workload: Workload, trace: AccessTrace) -> dict[str, list[float]]:
     """Share of bytes saved at twelve equal steps of the budget (GARDEN Table IV)."""
     case, both_bytes = case_of(workload, 0, fixed.PROFILE_EPOCHS), _both_bytes(workload)
+    requests = requests_of(case, trace)
     return {
-        name: [round(run_dual(name, case, int(share * both_bytes), trace).saved, 5) for share in STEPS]
+        name: [round(run_dual(name, case, int(share * both_bytes), requests).saved, 5) for share in STEPS]
         for name in ("ducati", OURS_DUAL)
     }
 
@@ -221,7 +224,7 @@ def batch_size_figures(workload: Workload, folder: Path) -> dict[str, dict[str, 
         for name, rate in (
             ("smoothed", run_static("smoothed", case, budget, trace).feature_hit_rate),
             ("presc", run_static("presc", case, budget, trace).feature_hit_rate),
-            ("ducati", run_dual("ducati", case, budget, trace).feature_hit_rate),
+            ("ducati", run_dual("ducati", case, budget, requests_of(case, trace)).feature_hit_rate),
             ("fastgl", run_fastgl(case, budget, trace).feature_hit_rate),
         ):
             rates.setdefault(name, {})[str(batch_size)] = round(rate, 5)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kernels.cpu.eviction import LruCache
 from kernels.cpu.replay import belady_hits, previous_batch_hits, space_time_bound, static_hits
-from kernels.cpu.top import top_ids
+from kernels.cpu.top import top_ids, top_sum
 
 NUM_NODES = 6
 BATCHES = st.lists(st.lists(st.integers(0, NUM_NODES - 1), unique=True, max_size=5), min_size=1, max_size=6)
@@ -108,6 +108,8 @@ def test_top_ids_are_the_largest_scores_and_ties_go_to_the_lower_id(scores: list
     score_N = np.array(scores, np.float64 if as_float else np.int64)
     order = sorted((v for v in range(len(scores)) if score_N[v] > 0), key=lambda v: (-score_N[v], v))
     assert top_ids(score_N, k).tolist() == sorted(order[:k])
+    if not as_float and sum(scores) < 2**63:
+        assert top_sum(score_N, k) == score_N[top_ids(score_N, k)].sum()
 
 
 def test_scores_that_grow_meanwhile_never_overflow_the_result() -> None:

@@ -10,22 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.cpu.greedy import Candidates, read_bytes
+from kernels.cpu.greedy import Candidates, Rules, read_bytes
 from storage.cache.greedy import BOTH, LISTS, ROWS, greedy, sums_by_rank
 
 
 def candidates(counts: npt.ArrayLike, reads: npt.ArrayLike, degree: npt.ArrayLike, row_bytes: int) -> Candidates:
     arrays = (np.array(values, np.int64) for values in (counts, reads, degree))
-    return Candidates(*arrays, row_bytes, 4, 8, 3, 2, 1, 5, 16)
+    return Candidates(*arrays, rules(5, row_bytes))
+
+
+def rules(max_fanout: int, row_bytes: int = 7) -> Rules:
+    return Rules(row_bytes, 4, 8, 3, 2, 1, max_fanout, 16)
 
 
 def plain(of: Candidates, kinds: int, budget: int) -> tuple[list[int], list[int]]:
     items = []
     if kinds & ROWS:
-        items += [(3 * int(count), of.row_bytes, 0, v) for v, count in enumerate(of.feature_count_N)]
+        items += [(3 * int(count), of.rules.row_bytes, 0, v) for v, count in enumerate(of.feature_count_N)]
     if kinds & LISTS:
         for v, (reads, degree) in enumerate(zip(of.adjacency_count_N.tolist(), of.in_degree_N.tolist(), strict=True)):
-            items.append((reads * (2 + read_bytes(degree, 4, 8, 5, 16)) * (degree > 0), 8 + 4 * degree, 1, v))
+            items.append((reads * (2 + read_bytes(degree, of.rules)) * (degree > 0), 8 + 4 * degree, 1, v))
     taken: tuple[list[int], list[int]] = [], []
     for value, size, kind, v in sorted(items, key=lambda item: -Fraction(item[0], item[1])):
         if value and size <= budget:
@@ -73,4 +77,4 @@ def test_sums_follow_the_rank(pairs: list[tuple[int, int]], k: int) -> None:
     ("degree", "fanout", "expected"), [(0, 5, 0), (1, 5, 32), (3, 5, 32), (100, 5, 96), (8, -1, 48)]
 )
 def test_reads_move_whole_lines(degree: int, fanout: int, expected: int) -> None:
-    assert read_bytes(degree, 4, 8, fanout, 16) == expected
+    assert read_bytes(degree, rules(fanout)) == expected

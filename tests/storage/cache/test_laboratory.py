@@ -15,6 +15,7 @@ from storage.cache.drift import Segment, moving_community, next_snapshot, time_o
 from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.laboratory import (
     list_bound,
+    requests_of,
     run_belady,
     run_dual,
     run_dynamic,
@@ -77,7 +78,7 @@ def test_no_policy_holds_more_than_its_bytes_or_serves_more_than_the_bounds(
         rows, lists = dual.choose(case, budget)
         maps = ((len(rows) > 0) + (len(lists) > 0)) * RankMap.nbytes_for(NUM_NODES) + 8 * (len(lists) > 0)
         assert len(rows) * ROW + int(size_N[lists].sum()) + maps <= budget or not len(rows) + len(lists)
-        outcome = run_dual(name, case, budget, trace)
+        outcome = run_dual(name, case, budget, requests_of(case, trace))
         assert outcome.adjacency_hit_rate <= list_bound(case, budget, trace) + 1e-9
         assert 0 <= outcome.saved <= 1
 
@@ -88,7 +89,8 @@ def test_ours_comes_close_to_the_oracle_and_beats_the_rest(case: PolicyCase, tra
     assert rates["smoothed"] >= 0.99 * rates["static_oracle"]
     assert rates["smoothed"] >= max(rates[name] for name in rates if name not in ("smoothed", "static_oracle")) - 0.002
     assert rates["random"] < rates["out_degree"] < rates["presc"]
-    saved = {name: run_dual(name, case, int(0.1 * DATA_BYTES), trace).saved for name in DUAL_POLICIES}
+    requests = requests_of(case, trace)
+    saved = {name: run_dual(name, case, int(0.1 * DATA_BYTES), requests).saved for name in DUAL_POLICIES}
     assert saved["garden_plan"] >= 0.99 * saved["oracle_plan"]
     assert saved["garden_plan"] >= max(saved["ducati"], saved["full_link_plan"]) - 0.002
 

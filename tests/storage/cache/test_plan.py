@@ -255,6 +255,7 @@ def test_curves_rise_from_nothing_and_pass_through_the_plan() -> None:
         ({"device_budget": -1}, r"device_budget must be >= 0 \(got -1\)"),
         ({"row_bytes": 0}, "must be >= 1"),
         ({"id_bytes": 0}, "must be >= 1"),
+        ({"line_bytes": 48}, "power of two"),
         ({"max_fanout": -2}, "max_fanout"),
         (
             {"in_degree_N": np.zeros(2, np.int64)},
