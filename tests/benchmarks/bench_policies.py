@@ -88,18 +88,15 @@ def training_trace(workload: Workload, seed: int, path: Path) -> AccessTrace:
         return file.read()
 
 
-def feature_rates(
-    case: PolicyCase, once: PolicyCase, budget: int, trace: AccessTrace, *, all_policies: bool
-) -> dict[str, float]:
+def feature_rates(case: PolicyCase, once: PolicyCase, budget: int, trace: AccessTrace) -> dict[str, float]:
     """Hit rates at equal bytes of feature cache, by policy; the first epoch only warms replacement policies up."""
     warm = trace.num_batches // fixed.TRAIN_EPOCHS
     counted = trace.part(warm, trace.num_batches)
     rates = {}
     for name, policy in STATIC_POLICIES.items():
         rates[name] = run_static(name, once if policy.epochs == 1 else case, budget, counted).feature_hit_rate
-    if all_policies:
-        for name in REPLACEMENT_POLICIES:
-            rates[name] = run_replacement(name, case.row_bytes, budget, trace, warm).feature_hit_rate
+    for name in REPLACEMENT_POLICIES:
+        rates[name] = run_replacement(name, case.row_bytes, budget, trace, warm).feature_hit_rate
     rates["fastgl"] = run_fastgl(once, budget, counted).feature_hit_rate
     rates["belady"] = run_belady(case.row_bytes, budget, counted).feature_hit_rate
     return rates
@@ -123,7 +120,7 @@ def predictions(case: PolicyCase, budget: int, trace: AccessTrace) -> tuple[floa
     return 100 * max(map(abs, errors)), plan.total_bytes / budget
 
 
-def graph_figures(workload: Workload, folder: Path, *, heldout_epochs: int, all_policies: bool) -> dict[str, Any]:
+def graph_figures(workload: Workload, folder: Path, *, heldout_epochs: int) -> dict[str, Any]:
     """All figures of one graph, as means over seeds, by budget."""
     start = time.perf_counter()
     heldout = profile_of(workload, 1000, 0, heldout_epochs)
@@ -153,7 +150,7 @@ def graph_figures(workload: Workload, folder: Path, *, heldout_epochs: int, all_
         requests = requests_of(case, trace)
         for share in fixed.BUDGETS:
             budget = int(share * workload.topology.num_nodes * workload.row_bytes)
-            for name, rate in feature_rates(case, once, budget, trace, all_policies=all_policies).items():
+            for name, rate in feature_rates(case, once, budget, trace).items():
                 features.setdefault(str(share), {}).setdefault(name, []).append(rate)
             budget = int(share * both_bytes)
             for name in DUAL_POLICIES:
@@ -363,8 +360,7 @@ def main() -> None:
         folder = Path(name)
         for graph in asked.graphs:
             workload = fixed.GRAPHS[graph]()
-            is_huge = workload.topology.num_nodes > 10**6
-            graphs[graph] = graph_figures(workload, folder, heldout_epochs=asked.heldout, all_policies=not is_huge)
+            graphs[graph] = graph_figures(workload, folder, heldout_epochs=asked.heldout)
             if graph == "power_law_300k":
                 heldout_N = profile_of(workload, 1000, 0, asked.heldout).heldout_feature_count_N
                 extras["by_profile_epochs"] = {graph: epochs_figures(workload, folder, heldout_N)}
