@@ -50,7 +50,7 @@ def _keys(score_N: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger]:
 
 
 @njit(nogil=True, cache=True)
-def _sum_above(score_N: npt.NDArray[np.integer], threshold: int) -> int:
+def _sum_above(score_N: npt.NDArray[np.integer], threshold: int) -> np.int64:
     total = np.int64(0)
     for score in score_N:
         if score > threshold:

@@ -30,7 +30,7 @@ _PIECE = 1 << 22
 def inputs(num_nodes: int) -> tuple[AccessProfile, np.ndarray]:
     """Counts of rank^-0.8 in a drawn order within pieces, and degrees; one array stands for several counts."""
     rng = np.random.default_rng(0)
-    count_N = (3e6 * (np.arange(num_nodes, dtype=np.float32) + 10) ** np.float32(-0.8)).astype(np.int64)
+    count_N = (3e6 * (np.arange(num_nodes, dtype=np.float32) + 10) ** np.float32(-0.8)).astype(np.int32)
     for first in range(0, num_nodes, _PIECE):
         rng.shuffle(count_N[first : first + _PIECE])
     smoothed_N, degree_N = count_N * 256, rng.integers(0, 2 * MEAN_DEGREE + 1, num_nodes, dtype=np.int32)
