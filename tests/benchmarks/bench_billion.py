@@ -1,6 +1,6 @@
-"""One billion edges within 4 GB: an R-MAT graph is ingested, laid out, profiled, and trained on for one epoch.
+"""One billion edges within 2 GB: an R-MAT graph is ingested, laid out, profiled, and trained on for one epoch.
 
-`python -m tests.benchmarks.bench_billion [--scale 25 --edges 1073741824 --budget 4GB]` ends with one JSON line: for
+`python -m tests.benchmarks.bench_billion [--scale 25 --edges 1073741824 --budget 2GB]` ends with one JSON line: for
 each stage seconds, peak memory above the libraries' own, bytes read and written. The stages run inside a memory control
 group whose limit is the budget and 10 %, so that the page cache cannot help; where none can be made, the line says so.
 `--share 20` runs a graph of a twentieth of the edges, on a sixteenth of the nodes; the budget above what stages hold
@@ -26,7 +26,7 @@ from tests.benchmarks.report import ROOT, publish
 from tests.cgroups import MemoryGroup, NoControlGroupsError, memory_group
 
 PRESET = "rmat_billion"
-SCALE, EDGES, BUDGET = 25, 1 << 30, 4_000_000_000
+SCALE, EDGES, BUDGET = 25, 1 << 30, 2_000_000_000
 FIXED_BYTES = 80_000_000
 """What the stages hold however small the graph is: blocks, chunks, a mini-batch of 1000 seeds."""
 SPARE = 1.1

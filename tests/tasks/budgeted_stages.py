@@ -57,6 +57,7 @@ def run_stages(folder: Path, case: Case) -> dict[str, dict[str, float]]:
             "seconds": round(time.perf_counter() - start, 2),
             "artifact_bytes": context.outcomes[name].manifest.nbytes,
         }
+        sys.stderr.write(f"{name}: {json.dumps(measured[name])}\n")  # a long run that is ended has said so much
     context.close()
     return measured
 
