@@ -1,7 +1,8 @@
 """One billion edges within 2 GB: an R-MAT graph is ingested, laid out, profiled, and trained on for one epoch.
 
 `python -m tests.benchmarks.bench_billion [--scale 25 --edges 1073741824 --budget 2GB]` ends with one JSON line: for
-each stage seconds, peak memory above the libraries' own, bytes read and written. The stages run inside a memory control
+each stage seconds, peak memory above the libraries' own, bytes read and written; and the CPU seconds that others used
+meanwhile, for the machine may be shared. The stages run inside a memory control
 group whose limit is the budget and 10 %, so that the page cache cannot help; where none can be made, the line says so.
 `--share 20` runs a graph of a twentieth of the edges, on a sixteenth of the nodes; the budget above what stages hold
 however small the graph is shrinks with the nodes. At full size it takes about 45 GB of disk.
@@ -13,6 +14,7 @@ import argparse
 import json
 import math
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import ByteSize, TypeAdapter
 
 from tests.benchmarks.report import ROOT, publish
@@ -54,6 +57,7 @@ def main() -> None:
 def measure(scale: int, edges: int, budget: int, stages: int, directory: Path | None) -> dict[str, Any]:
     """Run the stages in a process of its own, inside a control group if one can be made."""
     folder = Path(tempfile.mkdtemp(prefix="garden-billion-", dir=directory))
+    busy_s, own_s = machine_cpu_s(), children_cpu_s()
     figures: dict[str, Any] = {"nodes": 1 << scale, "edges": edges, "budget_bytes": budget}
     try:
         try:
@@ -66,7 +70,20 @@ def measure(scale: int, edges: int, budget: int, stages: int, directory: Path | 
             figures |= run(folder, scale, edges, budget, stages, None) | {"group": str(reason)}
     finally:
         shutil.rmtree(folder)
-    return figures
+    own_s = children_cpu_s() - own_s
+    return figures | {"cpu_s": round(own_s), "cpu_s_of_others": round(machine_cpu_s() - busy_s - own_s)}
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds used on this machine since it started."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)
+
+
+def children_cpu_s() -> float:
+    """CPU seconds of the processes that have ended here."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run(folder: Path, scale: int, edges: int, budget: int, stages: int, group: MemoryGroup | None) -> dict[str, Any]:
