@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.ending import exit_codes
+from flows.commands.files import Load, takes_graph
 from flows.commands.values import AsJson
 
 EXAMPLES = """
@@ -18,15 +19,15 @@ EXAMPLES = """
 
 [green]garden advise mine.yaml --set host_budget=2GB[/green]: what that budget asks for
 
+[green]garden advise --edges e.csv --features x.npy --labels y.npy[/green]: your own files, as `garden run` takes them
+
 [green]garden advise mine.yaml --json | jq .settings[/green]: the settings alone
 """
 
 
+@takes_graph
 def advise(
-    config: Annotated[str, typer.Argument(help="Name of a preset, or a YAML file (docs/configuration.md).")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override one setting; repeat for more.")
-    ] = None,
+    load: Load,
     seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long to measure the disk.")] = 2.0,
     as_json: AsJson = False,
 ) -> None:
@@ -37,12 +38,11 @@ def advise(
     how far off the prediction was (`advice/epoch_s_error`; from disk also `advice/epoch_read_bytes_error`).
     """
     with exit_codes():
-        from conf.load import load_config
         from tasks.advise import advise as look
         from tasks.budgets import format_bytes
         from tasks.predictions import keep_prediction
 
-        loaded = load_config(config, overrides or ())
+        loaded = load()
         advice = look(loaded, seconds=seconds)
         prediction = {"epoch_s": advice.epoch_s, "epoch_read_bytes": advice.epoch_read_bytes}
         keep_prediction(loaded, advice.settings, prediction)

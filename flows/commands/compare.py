@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.ending import exit_codes
+from flows.commands.files import Load, takes_graph
 from flows.commands.run import run_flow
 from flows.commands.values import EndWithJson, VerifyInputs
 
@@ -19,6 +20,8 @@ EXAMPLES = """
 [green]garden compare mine.yaml --budget 0.05 --budget 0.1 --seeds 5[/green]: two budgets, five seeds
 
 [green]garden compare mine.yaml --workload time_order[/green]: seeds as they arrive, where a dynamic cache may pay
+
+[green]garden compare --edges e.csv --features x.npy --labels y.npy[/green]: your own files, as `garden run` takes them
 
 [green]garden run .garden/runs/RUN/recommended.yaml[/green]: train with what was recommended
 """
@@ -32,8 +35,9 @@ class Workload(enum.StrEnum):
     MOVING_COMMUNITY = "moving_community"
 
 
+@takes_graph
 def compare(
-    config: Annotated[str, typer.Argument(help="Name of a preset, or a YAML file (docs/configuration.md).")],
+    load: Load,
     budgets: Annotated[
         list[float] | None,
         typer.Option("--budget", metavar="SHARE", help="Budget as a share of the bytes of all rows and lists; repeat."),
@@ -44,9 +48,6 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds to average over.")] = 2,
     workload: Annotated[Workload, typer.Option(help="Order of the seeds.")] = Workload.SHUFFLED,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override one setting; repeat for more.")
-    ] = None,
     verify_inputs: VerifyInputs = False,
     as_json: EndWithJson = False,
 ) -> None:
@@ -58,10 +59,10 @@ def compare(
     recommended.yaml in the run's folder does it.
     """
     with exit_codes("stopped before the end; run the same command again to go on"):
-        from conf.load import load_config, validate_comparison
+        from conf.load import validate_comparison
         from tasks.compare import check_policies
 
-        loaded = load_config(config, overrides or ())
+        loaded = load()
         given = {"seeds": seeds, "workload": workload.value, "policies": tuple(policies or ())}
         asked = validate_comparison(given | ({"budgets": tuple(budgets)} if budgets else {}))
         check_policies(asked.policies)

@@ -7,18 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.ending import exit_codes
-from flows.commands.files import (
-    Config,
-    Edges,
-    Features,
-    Format,
-    IdColumn,
-    Labels,
-    Name,
-    Overrides,
-    Symmetrize,
-    configuration,
-)
+from flows.commands.files import Load, takes_graph
 from flows.commands.values import Command, Group
 
 _EXAMPLES = """
@@ -43,6 +32,8 @@ _VALIDATE_EXAMPLES = """
 [bold]Examples[/bold]
 
 [green]garden config validate mine.yaml[/green]: exit code 2 and what to change, if it is wrong
+
+[green]garden config validate --edges e.csv --features x.npy --labels y.npy[/green]: of your own files
 """
 _SCHEMA_EXAMPLES = """
 [bold]Examples[/bold]
@@ -54,17 +45,10 @@ app = typer.Typer(cls=Group, help="Show, check or describe configurations.", epi
 
 
 @app.command(cls=Command, epilog=_SHOW_EXAMPLES)
+@takes_graph
 def show(
-    config: Config = None,
-    overrides: Overrides = None,
+    load: Load,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON instead of YAML.")] = False,
-    edges: Edges = None,
-    features: Features = None,
-    labels: Labels = None,
-    id_column: IdColumn = None,
-    edge_format: Format = None,
-    name: Name = None,
-    symmetrize: Symmetrize = None,
 ) -> None:
     """Print every setting with its value, as YAML that `garden run` reads. Relative paths count from where it runs."""
     with exit_codes():
@@ -72,30 +56,17 @@ def show(
 
         from conf.load import to_yaml
 
-        loaded = configuration(
-            config,
-            overrides,
-            edges=edges,
-            features=features,
-            labels=labels,
-            id_column=id_column,
-            edge_format=edge_format,
-            name=name,
-            symmetrize=symmetrize,
-        )
+        loaded = load()
         typer.echo(json.dumps(loaded.model_dump(mode="json")) if as_json else to_yaml(loaded).rstrip())
 
 
 @app.command(cls=Command, epilog=_VALIDATE_EXAMPLES)
-def validate(
-    config: Annotated[str, typer.Argument(help="Name of a preset, or a YAML file.")], overrides: Overrides = None
-) -> None:
+@takes_graph
+def validate(load: Load) -> None:
     """Check a configuration; input files are not looked at."""
     with exit_codes():
-        from conf.load import load_config
-
-        loaded = load_config(config, overrides or ())
-        typer.echo(f"{config} is valid: run {loaded.name!r}, format {loaded.data.format}, model {loaded.model.kind}")
+        loaded = load()
+        typer.echo(f"valid: run {loaded.name!r}, format {loaded.data.format}, model {loaded.model.kind}")
 
 
 @app.command(cls=Command, epilog=_SCHEMA_EXAMPLES)

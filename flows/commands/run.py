@@ -19,18 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.commands.ending import exit_codes, interrupt
-from flows.commands.files import (
-    Config,
-    Edges,
-    Features,
-    Format,
-    IdColumn,
-    Labels,
-    Name,
-    Overrides,
-    Symmetrize,
-    configuration,
-)
+from flows.commands.files import Load, takes_graph
 from flows.commands.values import EndWithJson, VerifyInputs, quick_imports
 
 if TYPE_CHECKING:
@@ -74,21 +63,14 @@ def _stage(text: str) -> Stage:
         raise typer.BadParameter(f"{text!r} is no stage: {hint}stages are {', '.join(Stage)}") from None
 
 
+@takes_graph
 def run(
-    config: Config = None,
-    overrides: Overrides = None,
+    load: Load,
     until: Annotated[
         Stage, typer.Option(parser=_stage, metavar="|".join(Stage), help="Last stage to run.")
     ] = Stage.TRAIN,
     verify_inputs: VerifyInputs = False,
     as_json: EndWithJson = False,
-    edges: Edges = None,
-    features: Features = None,
-    labels: Labels = None,
-    id_column: IdColumn = None,
-    edge_format: Format = None,
-    name: Name = None,
-    symmetrize: Symmetrize = None,
 ) -> None:
     """Run the pipeline: ingest, reorder, profile, cache, train.
 
@@ -102,17 +84,7 @@ def run(
     Row i of features and labels is node i, unless --id-column names a column of ids in both.
     """
     with exit_codes("stopped before the end; run the same command again to go on"):
-        loaded = configuration(
-            config,
-            overrides,
-            edges=edges,
-            features=features,
-            labels=labels,
-            id_column=id_column,
-            edge_format=edge_format,
-            name=name,
-            symmetrize=symmetrize,
-        )
+        loaded = load()
         trains = until is Stage.TRAIN
         run_flow(loaded, "pipeline", trains=trains, as_json=as_json, until=until.value, verify_inputs=verify_inputs)
 

@@ -7,18 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.ending import exit_codes
-from flows.commands.files import (
-    Config,
-    Edges,
-    Features,
-    Format,
-    IdColumn,
-    Labels,
-    Name,
-    Overrides,
-    Symmetrize,
-    configuration,
-)
+from flows.commands.files import Load, takes_graph
 from flows.commands.run import run_flow
 from flows.commands.values import EndWithJson, VerifyInputs
 
@@ -33,21 +22,14 @@ EXAMPLES = """
 """
 
 
+@takes_graph
 def sweep(
+    load: Load,
     grid: Annotated[
         list[str], typer.Option("--grid", metavar="a.b=v,w", help="Values of one setting to try; repeat for more.")
     ],
-    config: Config = None,
-    overrides: Overrides = None,
     verify_inputs: VerifyInputs = False,
     as_json: EndWithJson = False,
-    edges: Edges = None,
-    features: Features = None,
-    labels: Labels = None,
-    id_column: IdColumn = None,
-    edge_format: Format = None,
-    name: Name = None,
-    symmetrize: Symmetrize = None,
 ) -> None:
     """Train every combination of some settings' values, and say which scores best on the validation nodes.
 
@@ -57,16 +39,6 @@ def sweep(
         from conf.grid import grid_points, parse_grid
 
         values = parse_grid(grid)
-        loaded = configuration(
-            config,
-            overrides,
-            edges=edges,
-            features=features,
-            labels=labels,
-            id_column=id_column,
-            edge_format=edge_format,
-            name=name,
-            symmetrize=symmetrize,
-        )
+        loaded = load()
         grid_points(loaded, values)  # what is wrong with it is said before anything starts
         run_flow(loaded, "sweep", trains=True, as_json=as_json, grid=values, verify_inputs=verify_inputs)

@@ -98,7 +98,7 @@ def test_config_schema_describes_every_section() -> None:
 
 def test_config_validate() -> None:
     done = garden("config", "validate", "demo")
-    assert (done.exit_code, done.stdout) == (0, "demo is valid: run 'demo', format demo, model sage\n")
+    assert (done.exit_code, done.stdout) == (0, "valid: run 'demo', format demo, model sage\n")
 
 
 @pytest.mark.parametrize(
