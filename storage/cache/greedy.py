@@ -126,9 +126,9 @@ class _Search:
             within = int(np.searchsorted(np.cumsum(count[filled[crossing:]]), self._window, side="right"))
             last = int(filled[crossing + max(1, within) - 1])
             number = int(count[filled[crossing : crossing + max(1, within)]].sum())
-            return _Located(
-                _edge(prefix, first + 1, level), max(np.uint64(1), _edge(prefix, last, level)), bulk, number
-            )
+            # What is not below `upper` was decided before, though it may lie in the same bin.
+            high = min(upper, _edge(prefix, first + 1, level))
+            return _Located(high, max(np.uint64(1), _edge(prefix, last, level)), bulk, number)
         raise AssertionError("the last level always ends the search")
 
     def take(self, found: _Located, room: int, upper: np.uint64) -> int:
@@ -149,6 +149,7 @@ class _Search:
     def _take_window(self, among: Range, room: int, number: int) -> int:
         node, value, size = (np.empty(number, np.int64) for _ in range(3))
         num_rows, found = collect(self._candidates, among, node, value, size)
+        assert found <= number  # else it has written past the end
         node, value, size = node[:found], value[:found], size[:found]
         order = density_order(value, size)
         taken = order[fill(size[order], room)]

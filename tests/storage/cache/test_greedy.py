@@ -78,3 +78,16 @@ def test_sums_follow_the_rank(pairs: list[tuple[int, int]], k: int) -> None:
 )
 def test_reads_move_whole_lines(degree: int, fanout: int, expected: int) -> None:
     assert read_bytes(degree, rules(fanout)) == expected
+
+
+def test_densities_of_one_bin_are_told_apart() -> None:
+    # A search that had ended within a bin went on from that bin's upper end: it took twice, and wrote out of bounds.
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        num_nodes, window = int(rng.integers(8, 60)), int(rng.integers(1, 9))
+        degree, density = rng.integers(1, 13, num_nodes), rng.integers(1024, 1060, num_nodes)
+        of = candidates([0] * num_nodes, [0] * num_nodes, degree, 7)
+        moved = np.array([2 + read_bytes(length, of.rules) for length in degree.tolist()])
+        of = of._replace(adjacency_count_N=density * (8 + 4 * degree) // moved)
+        budget = int(rng.integers(0, 34 * num_nodes))
+        assert np.flatnonzero(greedy(of, LISTS, budget, window=window).lists_N).tolist() == plain(of, LISTS, budget)[1]
