@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kernels.cpu.hash_relabel import SLOT_BYTES, table_slots
-from kernels.mfg import Sample, SuperBatch
+from kernels.mfg import Sample
 from kernels.nn.model import ModelSpec, build_model
+from storage.blocks.hyperbatch import FRONTIER_BYTES, edge_bytes
 
 _FLOAT_BYTES = 4
-_FRONTIER_BYTES = 72  # a node that is expanded: its id, place in the bucket matrix, offsets, degree, counts
-_EDGE_BYTES = 12  # while it is sampled: a global id and a local position
+_OFFSET_BYTES, _LOCAL_BYTES = 8, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +41,22 @@ class BatchSizes:
     """Destinations of the last hop, the largest."""
     id_bytes: int
     """Bytes of an id."""
+    inner_bytes: int = 0
+    """Bytes of all hops but the last."""
     step_bytes: int = 0
     """Bytes of a training step on it."""
 
     @classmethod
-    def largest(cls, sampled: SuperBatch, spec: ModelSpec | None = None) -> BatchSizes:
+    def largest(cls, samples: Sequence[Sample], spec: ModelSpec | None = None) -> BatchSizes:
         """At least as large as each of the mini-batches in every respect; steps are counted where a model is given."""
-        sizes = [sizes_of(sample) for sample in sampled.samples]
-        steps = (
-            [step_bytes(spec, shapes_of(sample), len(sample.input_nodes)) for sample in sampled.samples] if spec else []
-        )
+        sizes = [sizes_of(sample) for sample in samples]
+        steps = [step_bytes(spec, shapes_of(sample), len(sample.input_nodes)) for sample in samples] if spec else []
         return cls(
             max(size.nodes for size in sizes),
             max(size.edges for size in sizes),
             max(size.frontier for size in sizes),
             max(size.id_bytes for size in sizes),
+            max(size.inner_bytes for size in sizes),
             max(steps, default=0),
         )
 
@@ -64,6 +67,7 @@ class BatchSizes:
             int(self.edges * factor),
             int(self.frontier * factor),
             self.id_bytes,
+            int(self.inner_bytes * factor),
             int(self.step_bytes * factor),
         )
 
@@ -74,18 +78,19 @@ class BatchSizes:
             nodes=min(self.nodes, other.nodes),
             edges=min(self.edges, other.edges),
             frontier=min(self.frontier, other.frontier),
+            inner_bytes=min(self.inner_bytes, other.inner_bytes),
             step_bytes=min(self.step_bytes, other.step_bytes),
         )
 
     @property
     def sample_bytes(self) -> int:
         """Bytes of its sample."""
-        return self.nodes * self.id_bytes + 4 * self.edges + 16 * self.frontier
+        return self.nodes * self.id_bytes + _LOCAL_BYTES * self.edges + 2 * _OFFSET_BYTES * self.frontier
 
     @property
     def sampling_bytes(self) -> int:
         """Bytes while its last hop is sampled, beside what stays."""
-        return _FRONTIER_BYTES * self.frontier + _EDGE_BYTES * self.edges
+        return FRONTIER_BYTES * self.frontier + edge_bytes(self.id_bytes) * self.edges
 
     @property
     def table_bytes(self) -> int:
@@ -96,6 +101,12 @@ class BatchSizes:
 def sizes_of(sample: Sample) -> BatchSizes:
     """Sizes of a mini-batch, without its step."""
     return _sizes(shapes_of(sample), len(sample.input_nodes), sample.input_nodes.itemsize)
+
+
+def shared_nodes(samples: Sequence[Sample]) -> int:
+    """Input nodes that the first two mini-batches have in common; none where there is but one."""
+    first, *others = (sample.input_nodes for sample in samples)
+    return len(np.intersect1d(first, others[0], assume_unique=True)) if others else 0
 
 
 def shapes_of(sample: Sample) -> list[HopShape]:
@@ -154,4 +165,5 @@ def step_bytes(spec: ModelSpec, shapes: Sequence[HopShape], num_inputs: int) -> 
 
 def _sizes(shapes: Sequence[HopShape], num_inputs: int, id_bytes: int) -> BatchSizes:
     edges, frontier = sum(shape.num_edges for shape in shapes), max((shape.num_dst for shape in shapes), default=0)
-    return BatchSizes(num_inputs, edges, frontier, id_bytes)
+    inner = sum(_OFFSET_BYTES * (shape.num_dst + 1) + _LOCAL_BYTES * shape.num_edges for shape in shapes[:-1])
+    return BatchSizes(num_inputs, edges, frontier, id_bytes, inner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -13,10 +14,11 @@ from typing import Any
 import torch
 
 from kernels.cpu.aligned import aligned
-from kernels.mfg import IdArray, SuperBatch
+from kernels.mfg import IdArray, Sample
 from kernels.tiered_rows import TieredRows
-from storage.blocks.gathering import Gatherer, GatherOptions, Group
-from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.gathering import Gatherer, GatherOptions, Gathers, RowGroup
+from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
+from storage.blocks.sample_file import HeldSample, SampleFile, WaitingSample
 from storage.blocks.stored_features import StoredFeatures
 from storage.errors import MachineError
 from tasks.epoch_stream import CLOSE_S, POLL_S, LoadStats, MiniBatch, StoppedError
@@ -33,8 +35,12 @@ class HyperbatchOptions:
     """H: mini-batches sampled and gathered together."""
     gather: GatherOptions
     """Memory for the rows of all hyperbatches that are held at once."""
-    check_bytes: Callable[[SuperBatch], None] = lambda _: None
-    """Called with each sampled hyperbatch before any of its rows takes memory; raises where they are too many."""
+    memory: SamplingMemory | None = None
+    """What sampling keeps to: a hyperbatch ends early where its mini-batches are larger than expected."""
+    spills_samples: bool = False
+    """Keep samples on disk, beside spilled rows, until they are used."""
+    check_bytes: Callable[[Sample], None] = lambda _: None
+    """Called with each sampled mini-batch before any of its rows takes memory; raises where they are too many."""
     in_place: bool = True
     """Give the rows where they lie instead of a copy."""
     stall_timeout_s: float = 600.0
@@ -66,6 +72,10 @@ class HyperbatchLoader:
         indices = range(first_batch, first_batch + len(batches) * batch_step, batch_step)
         return HyperbatchStream(self, batches, epoch, indices)
 
+    def gatherer(self, options: GatherOptions, check_stop: Callable[[], None]) -> Gathers:
+        """What gets the rows of an epoch's hyperbatches, within a share of the memory."""
+        return Gatherer(self.features, options, check_stop)
+
     def close(self) -> None:
         """Nothing is left between epochs."""
 
@@ -81,7 +91,18 @@ class _Ready:
     """A mini-batch for the consumer, and the group to close once it is used."""
 
     batch: MiniBatch
-    last_of: Group | None
+    last_of: RowGroup | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """A hyperbatch between sampling and use."""
+
+    samples: list[WaitingSample]
+    file: SampleFile | None
+
+    def add(self, sample: Sample) -> None:
+        self.samples.append(HeldSample(sample) if self.file is None else self.file.save(sample))
 
 
 class HyperbatchStream:
@@ -97,7 +118,7 @@ class HyperbatchStream:
         self._sampled: queue.Queue[Any] = queue.Queue()
         self._groups: queue.Queue[Any] = queue.Queue()
         self._ready: queue.Queue[Any] = queue.Queue()
-        self._open: set[Group] = set()
+        self._open: set[RowGroup | SampleFile] = set()
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._guarded, args=(body, out), name=name, daemon=True)
@@ -143,26 +164,45 @@ class HyperbatchStream:
 
     def _sample(self, out: queue.Queue[Any]) -> None:
         """Sample one hyperbatch after the other; the next one once the last but one is used up."""
-        size = self._loader.options.hyperbatch
-        for first in range(0, len(self._batches), size):
+        first = 0
+        while first < len(self._batches):
             self._acquire(self._ids_held)
-            group, start = slice(first, first + size), time.perf_counter()
-            indices = self._indices[group]
-            sampled = self._loader.sampler.sample(
-                self._batches[group],
-                epoch=self._epoch,
-                first_batch=indices.start,
-                batch_step=indices.step,
-                check_stop=self._check_stop,
-            )
-            self._loader.options.check_bytes(sampled)
+            start = time.perf_counter()
+            sampled = self._sampled_from(first)
             self.stats.sample_s += time.perf_counter() - start
-            self.stats.adjacency_reads.add(sampled.adjacency_reads)
+            first += len(sampled.samples)
             out.put(sampled)
+
+    def _sampled_from(self, first: int) -> _Sampled:
+        """One hyperbatch: as many mini-batches as asked for, or as memory holds."""
+        options, group = self._loader.options, slice(first, first + self._loader.options.hyperbatch)
+        sampled = (
+            _Sampled([], SampleFile(options.gather.directory, self._loader.features.stats))
+            if (options.spills_samples)
+            else _Sampled([], None)
+        )
+        if sampled.file is not None:
+            self._open.add(sampled.file)
+        kept, most = 0, math.inf if options.memory is None else options.memory.kept_bytes
+        for sample, reads in self._loader.sampler.each(
+            self._batches[group],
+            epoch=self._epoch,
+            first_batch=self._indices[first],
+            batch_step=self._indices.step,
+            memory=options.memory,
+            check_stop=self._check_stop,
+        ):
+            options.check_bytes(sample)
+            kept += sample.input_nodes.nbytes if options.spills_samples else sample.nbytes
+            if sampled.samples and kept > most:
+                break
+            self.stats.adjacency_reads.add(reads)
+            sampled.add(sample)
+        return sampled
 
     def _gather(self, out: queue.Queue[Any]) -> None:
         """Gather each hyperbatch in one group or several; another one as soon as there is room for its rows."""
-        gatherer = Gatherer(self._loader.features, self._gather_options, self._check_stop)
+        gatherer = self._loader.gatherer(self._gather_options, self._check_stop)
         while (sampled := self._take(self._sampled)) is not None:
             samples = sampled.samples
             done, groups = 0, gatherer.groups([sample.input_nodes for sample in samples])
@@ -172,25 +212,31 @@ class HyperbatchStream:
                 group = next(groups)
                 self._open.add(group)
                 self.stats.gather_s += time.perf_counter() - start
-                out.put((group, samples[done : done + len(group)], done + len(group) == len(samples)))
+                ends = sampled if done + len(group) == len(samples) else None
+                out.put((group, samples[done : done + len(group)], ends))
                 done += len(group)
-            del sampled, samples
+            del sampled, samples, ends, groups
 
     def _deliver(self, out: queue.Queue[Any]) -> None:
         """Read what was spilled of one mini-batch after the other, one ahead of the consumer."""
         while (item := self._take(self._groups)) is not None:
-            group, samples, ends_hyperbatch = item
+            group, samples, ends = item
             for number, sample in enumerate(samples):
                 self._acquire(self._ahead)
                 start = time.perf_counter()
                 rows: TieredRows = group.rows(number)
                 given = rows if self._loader.options.in_place else torch.from_numpy(aligned(rows.gather()))
+                loaded = sample.load()
                 self.stats.gather_s += time.perf_counter() - start
                 last = number == len(samples) - 1
-                out.put(_Ready(MiniBatch(sample, given), group if last else None))
-            if ends_hyperbatch:
+                out.put(_Ready(MiniBatch(loaded, given), group if last else None))
+                del loaded, rows, given
+            if ends is not None:
+                if ends.file is not None:
+                    ends.file.close()
+                    self._open.discard(ends.file)
                 self._ids_held.release()
-            del item, samples, group
+            del item, samples, group, ends
 
     def _guarded(self, body: Callable[[queue.Queue[Any]], None], out: queue.Queue[Any]) -> None:
         try:

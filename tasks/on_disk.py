@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.mfg import IdArray, SuperBatch
+from kernels.mfg import IdArray, Sample, SuperBatch
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import ModelSpec
 from kernels.rng import Purpose
@@ -25,7 +25,7 @@ from storage.blocks.stored_topology import StoredTopology
 from storage.content_checks import check_range
 from storage.errors import InputError
 from storage.graph_store import INDPTR, LABELS, OUT_DEGREE, GraphStore, row_chunks
-from tasks.batch_sizes import BatchSizes, largest_possible
+from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
 from tasks.data_source import Inference, Loader
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.objective import Labels
@@ -49,7 +49,7 @@ class StorageOptions:
     directory: Path
     """Where to spill."""
     disk_budget: int | None = None
-    """Most bytes to spill at once."""
+    """Most bytes to spill at once; where it is set, samples stay in memory."""
     hyperbatch: int | None = None
     """Mini-batches sampled and gathered together; None takes what fits."""
     keep: Keep = "top"
@@ -105,7 +105,9 @@ class OnDisk:
                 gather=GatherOptions(
                     plan.cache, plan.spill, storage.directory, storage.keep, storage.disk_budget, plan.most_spilled
                 ),
-                check_bytes=lambda sampled: self._check_bytes(sampled, options.threads),
+                memory=plan.sampling_memory,
+                spills_samples=plan.spills_samples,
+                check_bytes=lambda sample: self._check_bytes(sample, options.threads),
                 in_place=self.features.is_readable_in_place and options.input_dropout == 0,
                 stall_timeout_s=options.stall_timeout_s,
             ),
@@ -126,10 +128,10 @@ class OnDisk:
             directory=self._storage.directory,
         )
 
-    def _check_bytes(self, sampled: SuperBatch, threads: int) -> None:
-        """Refuse mini-batches larger than there is memory for, before their rows take any."""
-        found = BatchSizes.largest(sampled, self._spec)
-        check_bytes(self.plan, sampled, found, threads=threads, row_bytes=self.features.row_bytes)
+    def _check_bytes(self, sample: Sample, threads: int) -> None:
+        """Refuse a mini-batch larger than there is memory for, before its rows take any."""
+        found = BatchSizes.largest([sample], self._spec)
+        check_bytes(self.plan, found, threads=threads, row_bytes=self.features.row_bytes)
 
 
 @contextmanager
@@ -183,7 +185,7 @@ def open_on_disk(
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
         train_nodes = splits.labelled(labels).train
         sampled = _probe(topology, train_nodes, options)
-        sizes = BatchSizes.largest(sampled, spec).times(_MARGIN)
+        sizes = BatchSizes.largest(sampled.samples, spec).times(_MARGIN)
         info, id_bytes = store.info, topology.id_dtype.itemsize
         largest = largest_possible(
             info.num_nodes, info.num_edges, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace
@@ -196,11 +198,13 @@ def open_on_disk(
             share,
             sizes.at_most(largest),
             num_batches=-(-len(train_nodes) // options.batch_size),
-            held_bytes=held,
+            kept_bytes=held,
             evaluation_bytes=LEAST_TILE_BYTES,
             threads=options.threads,
             hyperbatch=storage.hyperbatch,
             largest=largest,
+            shared_nodes=shared_nodes(sampled.samples),
+            may_spill_samples=storage.disk_budget is None,
         )
         features = stack.enter_context(
             StoredFeatures(store, cached_features, buffer_bytes=plan.feature_buffer, stats=stats)

@@ -6,28 +6,26 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernels.mfg import SuperBatch
 from kernels.rank_map import RankMap
 from storage.blocks.buffer import DEFAULT_DEPTH, LEAST_BLOCKS
-from storage.blocks.spill import SPARE_BUFFERS, padded
+from storage.blocks.hyperbatch import SamplingMemory
+from storage.blocks.spill import padded
 from storage.errors import BudgetError
 from storage.graph_store import INDICES, INDPTR, GraphStore
-from tasks.batch_sizes import BatchSizes, sizes_of
+from tasks.batch_sizes import BatchSizes
+from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, held_bytes, work_bytes
 
 _logger = logging.getLogger(__name__)
 
-MOST_HYPERBATCH = 1024
 SLACK_BYTES = 8 << 20
 """What nobody counts: objects of the interpreter, stacks of threads, fragments of freed arrays."""
 _COUNT_BYTES = 2  # a node: accesses within a hyperbatch
 _MAPS = 3  # what the device tier holds, what the host caches of two hyperbatches hold
 _PLACE_BYTES = 17  # an input node of a mini-batch in hand: tier, slot, order
 _ROWS_AT_ONCE = 3  # mini-batches whose rows are in memory: in hand, ready, being read
-_IDS_AT_ONCE = 2  # hyperbatches whose samples are: being sampled, being used
 _LARGER = (8.0, 4.0, 2.0, 1.5, 1.25)
 """How much larger than expected a mini-batch may be, where there is room but not for the largest possible one."""
 _ROOM_SHARE = 4  # of what a budget has beyond the smallest one, mini-batches larger than expected get one part
-_LEAST_PIECE_BYTES, _GOOD_PIECE_BYTES = 16 << 10, 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,9 @@ class StoragePlan:
     feature_buffer: int
     """Blocks of features."""
     hyperbatch: int
-    """Mini-batches sampled and gathered together."""
+    """Mini-batches sampled and gathered together, if they are as large as expected."""
+    spills_samples: bool
+    """Whether samples wait on disk until they are used."""
     cache: int
     """Rows of the host cache."""
     spill: int
@@ -59,6 +59,11 @@ class StoragePlan:
     def total(self) -> int:
         """Bytes in all."""
         return sum(self.parts.values())
+
+    @property
+    def sampling_memory(self) -> SamplingMemory:
+        """Memory of sampling a hyperbatch, and what of it may stay."""
+        return SamplingMemory(self.parts["sampling"], self.parts["samples"] // GENERATIONS_OF_IDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,10 @@ class _Need:
     threads: int
     held: int
     evaluation: int
-    hyperbatch: int
+    hyperbatch: int | None
+    num_batches: int
+    shared_nodes: int
+    may_spill_samples: bool
 
     def fixed(self, sizes: BatchSizes, topology: TopologyShare) -> dict[str, int]:
         """Bytes that no hyperbatch changes."""
@@ -109,19 +117,27 @@ class _Need:
             "evaluation": max(0, self.evaluation - sum(between.values())),
         }
 
-    def beside(self, sizes: BatchSizes) -> int:
-        """The least bytes of hyperbatches and of the buffers in front of the spill file."""
-        return self.hyperbatch * (sampled_bytes(sizes) + _LEAST_PIECE_BYTES) + SPARE_BUFFERS * _LEAST_PIECE_BYTES
+    def hyperbatches(self, sizes: BatchSizes, bound: BatchSizes) -> Hyperbatches:
+        """What their size is decided by."""
+        return Hyperbatches(
+            store=self.store,
+            expected=sizes,
+            bound=bound,
+            num_batches=self.num_batches,
+            shared_nodes=self.shared_nodes,
+            may_spill_samples=self.may_spill_samples,
+        )
 
-    def smallest(self, sizes: BatchSizes, topology: TopologyShare) -> int:
+    def smallest(self, sizes: BatchSizes, bound: BatchSizes, topology: TopologyShare) -> int:
         """The smallest budget for mini-batches of such sizes, at these shares of the topology."""
         least_buffer = LEAST_BLOCKS * self.store.info.block_bytes
-        return sum(self.fixed(sizes, topology).values()) + least_buffer + self.beside(sizes)
+        hyperbatches = self.hyperbatches(sizes, bound).least_bytes(min(self.hyperbatch or 1, self.num_batches))
+        return sum(self.fixed(bound, topology).values()) + least_buffer + hyperbatches
 
     def roomy(self, sizes: BatchSizes, larger: BatchSizes, topology: TopologyShare) -> int:
         """The smallest budget at which mini-batches may get larger than expected."""
-        least = self.smallest(sizes, topology)
-        return least + _ROOM_SHARE * max(0, self.smallest(larger, topology) - least)
+        least = self.smallest(sizes, sizes, topology)
+        return least + _ROOM_SHARE * max(0, self.smallest(sizes, larger, topology) - least)
 
     def bound(self, budget: int, sizes: BatchSizes, largest: BatchSizes, topology: TopologyShare) -> BatchSizes:
         """How large a mini-batch may get: as large as it ever can where there is room."""
@@ -141,14 +157,9 @@ def in_hand(sizes: BatchSizes, threads: int, row_bytes: int) -> dict[str, int]:
     """Bytes of mini-batches while they are numbered, wait with their rows, and train."""
     return {
         "hash tables": threads * sizes.table_bytes,
-        "rows at hand": _ROWS_AT_ONCE * sizes.nodes * (row_bytes + _PLACE_BYTES),
+        "rows at hand": _ROWS_AT_ONCE * (sizes.nodes * (row_bytes + _PLACE_BYTES) + sizes.sample_bytes),
         "training step": sizes.step_bytes,
     }
-
-
-def sampled_bytes(sizes: BatchSizes) -> int:
-    """Bytes of a mini-batch as one of a hyperbatch."""
-    return _IDS_AT_ONCE * sizes.sample_bytes + sizes.sampling_bytes + 2 * sizes.nodes * sizes.id_bytes
 
 
 def plan_storage(
@@ -158,11 +169,13 @@ def plan_storage(
     sizes: BatchSizes,
     *,
     num_batches: int,
-    held_bytes: int,
+    kept_bytes: int,
     evaluation_bytes: int,
     threads: int,
     hyperbatch: int | None = None,
     largest: BatchSizes | None = None,
+    shared_nodes: int = 0,
+    may_spill_samples: bool = True,
 ) -> StoragePlan:
     """Share out the budget.
 
@@ -176,16 +189,21 @@ def plan_storage(
         As large as the mini-batches to come are expected to be.
     num_batches : int
         Mini-batches an epoch.
-    held_bytes : int
+    kept_bytes : int
         What is held beside it: labels, splits, degrees, the device tier.
     evaluation_bytes : int
         The least that exact evaluation takes between epochs, when mini-batches take nothing.
     threads : int
         Sampling threads.
     hyperbatch : int, optional
-        Mini-batches to sample and gather together; by default as many as fit a third of what is left.
+        Mini-batches to sample and gather together; by default as many as move the fewest bytes.
     largest : BatchSizes, optional
-        As large as any can be; room is kept for them, or for some in between, where the budget has it.
+        As large as any can be; room is kept for the few that are in flight to be so, or for some sizes in between,
+        where the budget has it.
+    shared_nodes : int
+        Input nodes that two mini-batches have in common.
+    may_spill_samples : bool
+        Whether samples may wait on disk.
 
     Returns
     -------
@@ -196,54 +214,65 @@ def plan_storage(
     BudgetError
         If the budget is too small; names the smallest one that would do.
     """
-    need = _Need(store=store, threads=threads, held=held_bytes, evaluation=evaluation_bytes, hyperbatch=hyperbatch or 1)
-    if budget < need.smallest(sizes, topology):
+    need = _Need(
+        store=store,
+        threads=threads,
+        held=kept_bytes,
+        evaluation=evaluation_bytes,
+        hyperbatch=hyperbatch,
+        num_batches=num_batches,
+        shared_nodes=shared_nodes,
+        may_spill_samples=may_spill_samples,
+    )
+    if budget < need.smallest(sizes, sizes, topology):
         fixed, smallest = need.fixed(sizes, topology), need.enough(budget, sizes, sizes)
         raise BudgetError(
-            f"training from disk needs {smallest} bytes of memory ({_listed(fixed)}, and {hyperbatch or 1} "
-            f"mini-batches of {sampled_bytes(sizes)} bytes) and host_budget is {budget}: set host_budget to at least "
-            f"{smallest}, or use smaller sampling.batch_size or fanouts"
+            f"training from disk needs {smallest} bytes of memory ({_listed(fixed)}, and the samples of "
+            f"{hyperbatch or 1} mini-batches) and host_budget is {budget}: set host_budget to at least {smallest}, or "
+            "use smaller sampling.batch_size or fanouts"
         )
     bound = need.bound(budget, sizes, largest or sizes, topology)
-    fixed, one = need.fixed(bound, topology), sampled_bytes(bound)
-    block_bytes = store.info.block_bytes
+    fixed, hyperbatches = need.fixed(bound, topology), need.hyperbatches(sizes, bound)
     rest = budget - sum(fixed.values())
-    wanted = min((DEFAULT_DEPTH + 2) * max(block_bytes, 1 << 20), rest // 8, rest - need.beside(bound))
-    feature_buffer = max(LEAST_BLOCKS * block_bytes, wanted)
-    rest -= feature_buffer
-    fits = max(1, min(rest // 3 // (one + _GOOD_PIECE_BYTES), num_batches, MOST_HYPERBATCH))
-    count = min(hyperbatch or fits, num_batches)
-    ids = count * one
-    spill = (count + SPARE_BUFFERS) * min(_GOOD_PIECE_BYTES, max(_LEAST_PIECE_BYTES, (rest - ids) // 4 // (count + 4)))
-    cache = max(0, rest - ids - spill)
-    parts = fixed | {"feature buffer": feature_buffer, "samples": ids, "spill buffers": spill, "host cache": cache}
-    enough = need.enough(budget, sizes, largest or sizes)
-    most_spilled = count * padded((largest or sizes).nodes * store.info.feature_row_bytes)
-    plan = StoragePlan(
-        topology.buffer,
-        topology.indptr_buffer,
-        feature_buffer,
-        count,
-        cache,
-        spill,
-        parts,
-        budget,
-        enough,
-        most_spilled,
+    feature_buffer = _feature_buffer(
+        store.info.block_bytes, rest, hyperbatches.least_bytes(min(hyperbatch or 1, num_batches))
     )
-    _logger.info("training from disk in %d bytes, hyperbatches of %d: %s", budget, count, _listed(parts))
+    share = hyperbatches.best(rest - feature_buffer, hyperbatch)
+    parts = fixed | {
+        "feature buffer": feature_buffer,
+        "samples": share.samples,
+        "sampling": share.sampling,
+        "spill buffers": share.spill,
+        "host cache": share.cache,
+    }
+    plan = StoragePlan(
+        topology_buffer=topology.buffer,
+        indptr_buffer=topology.indptr_buffer,
+        feature_buffer=feature_buffer,
+        hyperbatch=share.count,
+        spills_samples=share.spills_samples,
+        cache=share.cache,
+        spill=share.spill,
+        parts=parts,
+        budget=budget,
+        enough=need.enough(budget, sizes, largest or sizes),
+        most_spilled=share.count * padded((largest or sizes).nodes * store.info.feature_row_bytes),
+    )
+    _logger.info(
+        "training from disk in %d bytes, hyperbatches of %d that move %.1f MB a mini-batch, samples %s: %s",
+        budget, share.count, share.moved / 1e6, "on disk" if share.spills_samples else "in memory", _listed(parts),
+    )  # fmt: skip
     return plan
 
 
-def check_bytes(plan: StoragePlan, sampled: SuperBatch, found: BatchSizes, *, threads: int, row_bytes: int) -> None:
-    """Refuse a hyperbatch that does not fit the memory planned for it, before its rows take any.
+def check_bytes(plan: StoragePlan, found: BatchSizes, *, threads: int, row_bytes: int) -> None:
+    """Refuse a mini-batch that does not fit the memory planned for it, before its rows take any.
 
     Parameters
     ----------
     plan : StoragePlan
-    sampled : SuperBatch
     found : BatchSizes
-        At least as large as each of its mini-batches.
+        Sizes of the mini-batch.
     threads : int
         Sampling threads.
     row_bytes : int
@@ -254,16 +283,24 @@ def check_bytes(plan: StoragePlan, sampled: SuperBatch, found: BatchSizes, *, th
     BudgetError
         Names a budget at which no mini-batch can be too large.
     """
-    room = plan.parts["samples"] + plan.budget - plan.total
-    asked = sum(sampled_bytes(sizes_of(sample)) for sample in sampled.samples)
-    for name, nbytes in in_hand(found, threads, row_bytes).items():
-        room, asked = room + plan.parts[name], asked + nbytes
-    if asked > room:
+    kept = held_bytes(found, spills=plan.spills_samples)
+    needed = in_hand(found, threads, row_bytes) | {
+        "sampling": work_bytes(found),
+        "samples": GENERATIONS_OF_IDS * kept,
+    }
+    room = plan.budget - plan.total + sum(plan.parts[name] for name in needed)
+    if (asked := sum(needed.values())) > room:
         raise BudgetError(
-            f"{len(sampled.samples)} mini-batches, the largest of {found.nodes} input nodes and {found.edges} edges, "
-            f"take {asked} bytes and host_budget leaves {room}: the first ones were smaller; set host_budget to at "
-            f"least {plan.enough}, which holds the largest possible ones, or use smaller sampling.batch_size or fanouts"
+            f"a mini-batch of {found.nodes} input nodes and {found.edges} edges takes {asked} bytes and host_budget "
+            f"leaves {room}: the first ones were smaller; set host_budget to at least {plan.enough}, which holds the "
+            "largest possible ones, or use smaller sampling.batch_size or fanouts"
         )
+
+
+def _feature_buffer(block_bytes: int, rest: int, beside: int) -> int:
+    """Blocks of features: enough to keep the disk busy, an eighth of what is left at most."""
+    wanted = min((DEFAULT_DEPTH + 2) * max(block_bytes, 1 << 20), rest // 8, rest - beside)
+    return max(LEAST_BLOCKS * block_bytes, wanted)
 
 
 def _whole_blocks(nbytes: int, block_bytes: int) -> int:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kernels.cpu.scatter import (
     MOST_BATCHES,
-    append_rows,
     count_misses,
     fill_rows,
     histogram,
@@ -28,7 +27,8 @@ from kernels.cpu.scatter import (
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TieredRows
-from storage.blocks.spill import SpillFile, SpillWriter, padded
+from storage.blocks.cold_rows import ColdIds, SpillSink, cold_ids
+from storage.blocks.spill import SPARE_BUFFERS, SpillFile, padded
 from storage.blocks.stored_features import NO_BITS, StoredFeatures
 from storage.errors import BudgetError, InputError
 
@@ -61,6 +61,26 @@ class GatherOptions:
         """The share of each of `parts` hyperbatches that are held at once."""
         disk_bytes = None if self.disk_bytes is None else self.disk_bytes // parts
         return replace(self, cache_bytes=self.cache_bytes // parts, disk_bytes=disk_bytes, shares=self.shares * parts)
+
+
+class RowGroup(Protocol):
+    """Consecutive mini-batches whose rows stand ready."""
+
+    def __len__(self) -> int:
+        """Number of mini-batches."""
+
+    def rows(self, number: int) -> TieredRows:
+        """Where the rows of one of the mini-batches lie."""
+
+    def close(self) -> None:
+        """Give back what it takes."""
+
+
+class Gathers(Protocol):
+    """Gets the rows of hyperbatches."""
+
+    def groups(self, batches: Sequence[IdArray]) -> Iterator[RowGroup]:
+        """Rows of some mini-batches, in order, in one group or several."""
 
 
 class Group:
@@ -234,10 +254,10 @@ class Gatherer:
         kept = np.flatnonzero(self._count_N) if fits else self._kept_ids()
         cached = RankMap.from_sorted_ids(kept, features.num_nodes)
         cache_CD: Rows = np.empty((len(kept), features.width), features.dtype)
-        cold: list[Any] = [self._cold_ids(ids, cached) for ids in batches]
+        cold = cold_ids(batches, cached, features.device_map)
         requests, distinct = sum(map(len, batches)), int(np.count_nonzero(self._count_N))
         missed = int(self._count_N.sum(dtype=np.int64))
-        spill = self._new_spill(cold) if any(map(len, cold)) else None
+        spill = self._new_spill(cold) if len(cold.ids) else None
         try:
             self._scatter(kept, cache_CD, cold, spill)
         except BaseException:
@@ -251,35 +271,23 @@ class Gatherer:
         )
         return Group(features, batches, cached, cache_CD, spill)
 
-    def _cold_ids(self, ids: IdArray, cached: RankMap) -> IdArray:
-        """Ids whose rows neither tier in memory holds, ascending."""
-        held = cached.slots(ids) >= 0
-        if self._features.device_map is not None:
-            held |= self._features.device_map.slots(ids) >= 0
-        cold: Any = ids[~held]
-        cold.sort()
-        ascending: IdArray = cold
-        return ascending
-
-    def _new_spill(self, cold: Sequence[IdArray]) -> SpillFile:
-        piece = self._options.spill_bytes // (len(cold) + 4)
+    def _new_spill(self, cold: ColdIds) -> SpillFile:
+        sizes = (np.diff(cold.ptr) * self._features.row_bytes).tolist()
+        piece = self._options.spill_bytes // (len(sizes) + SPARE_BUFFERS)
         piece = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, piece - piece % 4096))
-        sizes = [len(ids) * self._features.row_bytes for ids in cold]
         most, needed = self._options.disk_bytes, sum(map(padded, sizes))
         if most is not None and needed > most:
             enough = self._options.shares * max(needed, self._options.most_spilled)
             raise BudgetError(
-                f"gathering {len(cold)} mini-batches spills {needed} bytes and disk_budget leaves {most}: set "
+                f"gathering {len(sizes)} mini-batches spills {needed} bytes and disk_budget leaves {most}: set "
                 f"disk_budget to at least {enough}, host_budget higher, or storage.hyperbatch lower"
             )
         return SpillFile(self._options.directory, sizes, piece, self._features.stats)
 
-    def _scatter(
-        self, kept: npt.NDArray[np.int64], cache_CD: Rows, cold: Sequence[IdArray], spill: SpillFile | None
-    ) -> None:
+    def _scatter(self, kept: npt.NDArray[np.int64], cache_CD: Rows, cold: ColdIds, spill: SpillFile | None) -> None:
         """Read every needed block once, ascending; copy its rows to the cache and to their mini-batches' buffers."""
         features, flat = self._features, cache_CD.reshape(-1).view(np.uint8)
-        sink = _SpillSink(spill, cold, features.row_bytes) if spill is not None else None
+        sink = SpillSink(spill, cold, features.row_bytes) if spill is not None else None
         for lease in features.buffer.serve(self._blocks(), ascending=sink is not None):
             with lease:
                 self._check_stop()
@@ -289,31 +297,3 @@ class Gatherer:
                     sink.append(lease.data, first_byte)
         if sink is not None:
             sink.finish()
-
-
-class _SpillSink:
-    """Rows on their way to the spill file, every mini-batch at its own place in its ids."""
-
-    def __init__(self, spill: SpillFile, cold: Sequence[IdArray], row_bytes: int) -> None:
-        self._writer, self._row_bytes = SpillWriter(spill), row_bytes
-        self._ids: Any = np.concatenate(cold)
-        ends = np.cumsum([0, *map(len, cold)], dtype=np.int64)
-        self._cursor_H, self._end_H = ends[:-1].copy(), ends[1:].copy()
-        self._done_H = np.zeros(len(cold), np.int64)
-
-    def append(self, data: npt.NDArray[np.uint8], first_byte: int) -> None:
-        """Take what a block holds of the rows."""
-        writer, batch = self._writer, 0
-        while True:
-            batch = append_rows(
-                data, first_byte, self._ids, self._row_bytes, self._cursor_H, self._end_H, self._done_H,
-                writer.buffers, writer.buffer_H, writer.filled_H, batch,
-            )  # fmt: skip
-            if batch == len(self._cursor_H):
-                return
-            writer.flush(batch)
-
-    def finish(self) -> None:
-        """Write what is left."""
-        self._writer.finish()
-        assert np.array_equal(self._cursor_H, self._end_H), "a needed block was not served"

@@ -1,11 +1,12 @@
 """The hyperbatch sampler: hop by hop over H mini-batches, each topology block read once for all of them (AGNES §3.3).
 
-Same integers as `kernels.sampler.NeighborSampler`, whatever the block size, H, buffers and threads.
+Same integers as `kernels.sampler.NeighborSampler`, whatever the block size, H, memory, buffers and threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +19,47 @@ from kernels.sampler import check_fanouts, join_seeds
 from storage.blocks.stored_topology import StoredTopology
 
 I64Array = npt.NDArray[np.int64]
+
+FRONTIER_BYTES = 72
+"""A node that is expanded: its id, place in the bucket matrix, offsets, degree, counts."""
+
+
+def edge_bytes(id_bytes: int) -> int:
+    """Bytes of an edge while it is drawn: its global id, twice, and its local position."""
+    return 2 * id_bytes + 4
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingMemory:
+    """Memory that sampling keeps to wherever one mini-batch alone does."""
+
+    work_bytes: int
+    """While nodes are expanded: as many mini-batches at once as this holds."""
+    kept_bytes: int
+    """Of the hops so far: mini-batches that go beyond are left for the next hyperbatch."""
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A mini-batch between two hops."""
+
+    index: int
+    frontier: IdArray
+    seed_inverse: I64Array
+    num_seed_rows: int
+    hops: list[Mfg] = field(default_factory=list)
+    reads: TierReads = field(default_factory=TierReads)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.frontier.nbytes + self.seed_inverse.nbytes + sum(hop.nbytes for hop in self.hops)
+
+    def finish(self) -> tuple[Sample, TierReads]:
+        """The mini-batch, once all hops are done, and what it read; nothing of it is held any longer."""
+        sample = Sample(self.index, tuple(self.hops), self.frontier, self.seed_inverse, self.num_seed_rows)
+        self.hops, self.frontier, self.seed_inverse = [], self.frontier[:0].copy(), self.seed_inverse[:0].copy()
+        return sample, self.reads
 
 
 class HyperbatchSampler:
@@ -73,61 +115,112 @@ class HyperbatchSampler:
         StorageError, MachineError
             If a block is damaged or cannot be read.
         """
-        indices = range(first_batch, first_batch + len(batches) * batch_step, batch_step)
-        nodes, batch_ptr = join_seeds(batches, self.topology.num_nodes, self.topology.id_dtype)
-        numbered = [self._number(nodes[:0], nodes[begin:end]) for begin, end in pairwise(batch_ptr)]
-        frontiers = [uniq for uniq, _ in numbered]
-        hops: list[tuple[Mfg, ...]] = []
-        reads = TierReads()
-        for hop, fanout in enumerate(reversed(self.fanouts)):
-            keys = [stream_key(self.purpose, self.seed, epoch, index, hop) for index in indices]
-            mfgs, frontiers, hop_reads = self._expand(frontiers, fanout, np.array(keys, np.uint64), check_stop)
-            hops.append(mfgs)
-            reads.add(hop_reads)
-        samples = (
-            Sample(
-                index,
-                tuple(hop[i] for hop in hops),
-                frontiers[i],
-                numbered[i][1].astype(np.int64),
-                len(numbered[i][0]),
-            )
-            for i, index in enumerate(indices)
-        )
+        samples, reads = [], TierReads()
+        for sample, its_reads in self.each(
+            batches, epoch=epoch, first_batch=first_batch, batch_step=batch_step, check_stop=check_stop
+        ):
+            samples.append(sample)
+            reads.add(its_reads)
         return SuperBatch(tuple(samples), reads)
 
-    def _expand(
+    def each(
         self,
-        frontiers: Sequence[IdArray],
-        fanout: int,
-        keys: npt.NDArray[np.uint64],
-        check_stop: Callable[[], None],
-    ) -> tuple[tuple[Mfg, ...], list[IdArray], TierReads]:
-        """One hop: structures of all batches, and their next frontiers."""
+        batches: Sequence[IdArray],
+        *,
+        epoch: int,
+        first_batch: int,
+        batch_step: int = 1,
+        memory: SamplingMemory | None = None,
+        check_stop: Callable[[], None] = lambda: None,
+    ) -> Iterator[tuple[Sample, TierReads]]:
+        """Sample mini-batches together, and give one after the other as soon as its last hop is done.
+
+        Parameters
+        ----------
+        batches, epoch, first_batch, batch_step, check_stop
+            As for `sample`.
+        memory : SamplingMemory, optional
+            Expand fewer mini-batches at once than all, and give fewer than all, where that is what it takes.
+
+        Yields
+        ------
+        Sample, TierReads
+            The mini-batch, and the adjacency lists and bytes that sampling it read; at least the first one.
+
+        Raises
+        ------
+        StorageError, MachineError
+            As `sample`.
+        """
+        nodes, batch_ptr = join_seeds(batches, self.topology.num_nodes, self.topology.id_dtype)
+        growing = [
+            self._seeded(first_batch + i * batch_step, nodes[begin:end])
+            for i, (begin, end) in enumerate(pairwise(batch_ptr))
+        ]
+        for hop, fanout in enumerate(reversed(self.fanouts)):
+            if hop:
+                growing = _fitting(growing, memory)
+            is_last = hop == len(self.fanouts) - 1
+            for piece in self._pieces(growing, fanout, memory):
+                self._expand(piece, hop, fanout, epoch, check_stop)
+                if is_last:
+                    yield from (one.finish() for one in piece)
+        if not self.fanouts:
+            yield from (one.finish() for one in growing)
+
+    def _seeded(self, index: int, seeds: IdArray) -> _Growing:
+        uniq, inverse = self._number(seeds[:0], seeds)
+        return _Growing(index, uniq, inverse.astype(np.int64), len(uniq))
+
+    def _pieces(self, growing: list[_Growing], fanout: int, memory: SamplingMemory | None) -> Iterator[list[_Growing]]:
+        """Consecutive mini-batches that can be expanded together within the memory, at least one."""
+        if memory is None:
+            yield growing
+            return
+        # A list taken whole is of unknown length until its offset has been read.
+        edge = edge_bytes(self.topology.id_dtype.itemsize) * fanout if fanout > 0 else memory.work_bytes
+        piece, nbytes = list[_Growing](), 0
+        for one in growing:
+            needed = len(one.frontier) * (FRONTIER_BYTES + edge)
+            if piece and nbytes + needed > memory.work_bytes:
+                yield piece
+                piece, nbytes = [], 0
+            piece.append(one)
+            nbytes += needed
+        yield piece
+
+    def _expand(self, piece: list[_Growing], hop: int, fanout: int, epoch: int, check_stop: Callable[[], None]) -> None:
+        """One hop of some mini-batches: their structures, and their next frontiers."""
+        frontiers = [one.frontier for one in piece]
         uniq: IdArray = np.concatenate([np.empty(0, self.topology.id_dtype), *frontiers])
         uniq_ptr = np.cumsum([0, *map(len, frontiers)], dtype=np.int64)
+        keys = [stream_key(self.purpose, self.seed, epoch, one.index, hop) for one in piece]
         row_ptr, neighbors, ids, reads = self.topology.sample_neighbors(
             uniq,
             uniq_ptr,
             fanout,
-            stream_keys=keys,
+            stream_keys=np.array(keys, np.uint64),
             replace=self.replace,
             edge_ids=self.edge_ids,
             check_stop=check_stop,
         )
         edge_ptr = row_ptr[uniq_ptr]
         pieces = [neighbors[begin:end] for begin, end in pairwise(edge_ptr)]
-        numbered = list(self.topology.pool.map(self._number, frontiers, pieces))
-        mfgs = tuple(
-            Mfg(
-                row_ptr[uniq_ptr[i] : uniq_ptr[i + 1] + 1] - edge_ptr[i],
-                local,
-                len(src),
-                ids[edge_ptr[i] : edge_ptr[i + 1]] if self.edge_ids else None,
-            )
-            for i, (src, local) in enumerate(numbered)
-        )
-        return mfgs, [src for src, _ in numbered], reads
+        numbered = self.topology.pool.map(self._number, frontiers, pieces)
+        for i, (one, (src, local)) in enumerate(zip(piece, numbered, strict=True)):
+            own = slice(edge_ptr[i], edge_ptr[i + 1])
+            indptr = row_ptr[uniq_ptr[i] : uniq_ptr[i + 1] + 1] - edge_ptr[i]
+            one.hops.append(Mfg(indptr, local, len(src), ids[own] if self.edge_ids else None))
+            one.frontier = src
+            one.reads.add(reads[i])
 
     def _number(self, uniq: IdArray, neighbors: IdArray) -> tuple[IdArray, npt.NDArray[np.int32]]:
         return relabel_batch(uniq, neighbors, self.topology.num_nodes)
+
+
+def _fitting(growing: list[_Growing], memory: SamplingMemory | None) -> list[_Growing]:
+    """The first mini-batches, as many as may be kept, at least one."""
+    if memory is None:
+        return growing
+    kept = np.cumsum([one.nbytes for one in growing])
+    return growing[: max(1, int(np.searchsorted(kept, memory.kept_bytes, side="right")))]

@@ -54,29 +54,46 @@ class SpillFile:
     """
 
     def __init__(self, directory: Path, sizes: Sequence[int], piece_bytes: int, stats: IoStats) -> None:
-        self._directory, self._stats, self.sizes = directory, stats, list(sizes)
-        self._begin = np.concatenate([[0], np.cumsum([padded(size) for size in sizes], dtype=np.int64)])
-        self.piece_bytes = piece_bytes
-        self._written = np.zeros(len(sizes), np.int64)
-        self._sums = [np.zeros(-(-size // piece_bytes), np.uint64) for size in sizes]
+        self._directory, self._stats, self.piece_bytes = directory, stats, piece_bytes
+        self.sizes, self._begin, self._written = list[int](), [0], list[int]()
+        self._sums = list[npt.NDArray[np.uint64]]()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="spill")
         self._descriptor = _open_nameless(directory)
         self._close = weakref.finalize(self, os.close, self._descriptor)
         try:
-            if self._begin[-1]:
-                os.posix_fallocate(self._descriptor, 0, int(self._begin[-1]))
-        except OSError as error:
+            self.add(sizes)
+        except MachineError:
             self._close()
+            raise
+
+    def add(self, sizes: Sequence[int]) -> None:
+        """Take space for more segments, behind those there are.
+
+        Raises
+        ------
+        MachineError
+            If the disk is full.
+        """
+        before = self.nbytes
+        for size in sizes:
+            self.sizes.append(size)
+            self._begin.append(self.nbytes + padded(size))
+            self._written.append(0)
+            self._sums.append(np.zeros(-(-size // self.piece_bytes), np.uint64))
+        try:
+            if self.nbytes > before:
+                os.posix_fallocate(self._descriptor, before, self.nbytes - before)
+        except OSError as error:
             raise self._explained(error) from error
 
     @property
     def nbytes(self) -> int:
         """Bytes on disk."""
-        return int(self._begin[-1])
+        return self._begin[-1]
 
     def write(self, segment: int, piece: npt.NDArray[np.uint8], nbytes: int) -> Future[None]:
         """Start to append the first `nbytes` of an aligned piece; all pieces of a segment but the last are full."""
-        offset = int(self._begin[segment] + self._written[segment])
+        offset = self._begin[segment] + self._written[segment]
         self._written[segment] += nbytes
         return self._pool.submit(self._write, segment, piece, nbytes, offset)
 
@@ -91,7 +108,7 @@ class SpillFile:
             If it cannot be read.
         """
         memory = aligned_empty(padded(self.sizes[segment]))
-        begin, step = int(self._begin[segment]), max(self.piece_bytes, _READ_BYTES)
+        begin, step = self._begin[segment], max(self.piece_bytes, _READ_BYTES)
         starts = range(0, len(memory), step)
         list(self._pool.map(lambda at: self._read(memory[at : at + step], begin + at), starts))
         return self._checked(segment, memory)
@@ -102,7 +119,7 @@ class SpillFile:
 
     def _read_piece(self, segment: int) -> npt.NDArray[np.uint8]:
         memory = aligned_empty(padded(self.sizes[segment]))
-        self._read(memory, int(self._begin[segment]))
+        self._read(memory, self._begin[segment])
         return self._checked(segment, memory)
 
     def _checked(self, segment: int, memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -150,10 +150,11 @@ class StoredTopology:
         replace: bool = False,
         edge_ids: bool = False,
         check_stop: Callable[[], None] = lambda: None,
-    ) -> tuple[I64Array, IdArray, I64Array, TierReads]:
+    ) -> tuple[I64Array, IdArray, I64Array, list[TierReads]]:
         """As `kernels.reference.sample_neighbors`: each block that holds a neighbor is served once for all batches.
 
-        `check_stop` is called from block to block; it raises where nobody wants the neighbors any more.
+        What was read is told batch by batch. `check_stop` is called from block to block; it raises where nobody wants
+        the neighbors any more.
         """
         begin_U, degree_U = self.lists(uniq)
         in_cache, slot_U = self._cached_rows(uniq)
@@ -175,7 +176,9 @@ class StoredTopology:
                 shift_U = begin_U - self.cached_indptr[slot_U]
                 count_U = np.diff(row_ptr)
                 ids += np.repeat(np.where(in_cache, shift_U, 0), count_U)
-        return row_ptr, neighbors, ids, self._reads(in_cache, np.diff(row_ptr))
+        cuts = uniq_ptr[1:-1]
+        reads = map(self._reads, np.split(in_cache, cuts), np.split(np.diff(row_ptr), cuts))
+        return row_ptr, neighbors, ids, list(reads)
 
     def _cached_rows(self, uniq: IdArray) -> tuple[npt.NDArray[np.bool_], I64Array]:
         if self.cached is None:

@@ -36,10 +36,10 @@ from storage.blocks.stored_topology import StoredTopology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import BudgetError
 from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore
-from tasks.batch_sizes import BatchSizes
+from tasks.batch_sizes import BatchSizes, shared_nodes
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.on_disk import StorageOptions, open_on_disk
-from tasks.storage_memory import SLACK_BYTES, plan_storage, topology_share
+from tasks.storage_memory import SLACK_BYTES, in_hand, plan_storage, topology_share
 from tasks.trainer import train, train_from
 from tasks.training_types import Splits, TrainOptions
 from tests.benchmarks import storage_baselines as baselines
@@ -107,22 +107,28 @@ def prepare(
         tempfile.TemporaryDirectory(dir=store.path.parent) as folder,
     ):
         sampler = HyperbatchSampler(topology, fanouts, seed=SAMPLING_SEED, purpose=Purpose.TRAIN)
-        sizes = BatchSizes.largest(sampler.sample(batches[:2], epoch=0, first_batch=0)).times(1.15)
-        at_hand = 3 * sizes.nodes * (store.info.feature_row_bytes + 17) + SLACK_BYTES
+        probe = sampler.sample(batches[:2], epoch=0, first_batch=0).samples
+        sizes = BatchSizes.largest(probe).times(1.15)
+        at_hand = in_hand(sizes, threads, store.info.feature_row_bytes)["rows at hand"] + SLACK_BYTES
         plan = plan_storage(
             store,
             budget + at_hand,
             share,
             sizes,
             num_batches=len(batches),
-            held_bytes=nodes.nbytes,
+            kept_bytes=nodes.nbytes,
             evaluation_bytes=0,
             threads=threads,
             hyperbatch=hyperbatch,
+            shared_nodes=shared_nodes(probe),
         )
         with StoredFeatures(store, NONE, buffer_bytes=plan.feature_buffer, stats=stats) as features:
             gather = GatherOptions(plan.cache, plan.spill, Path(folder))
-            loader = HyperbatchLoader(sampler, features, HyperbatchOptions(plan.hyperbatch, gather, in_place=False))
+            loader = HyperbatchLoader(
+                sampler,
+                features,
+                HyperbatchOptions(plan.hyperbatch, gather, plan.sampling_memory, plan.spills_samples, in_place=False),
+            )
             before, cpu, start = stats.counts(), time.process_time(), time.perf_counter()
             checksums, inputs = [], []
             with loader.epoch(batches, epoch=0) as stream:

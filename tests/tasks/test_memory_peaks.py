@@ -12,6 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from storage.graph_store import write_store
+from tests.graphs import power_law_graph
+
 ROOT = Path(__file__).parents[2]
 NODES, EDGES = 80_000, 160_000
 DEMO = (
@@ -80,3 +83,25 @@ def test_no_more_memory_than_promised(peaks: dict[str, dict[str, tuple[int, int]
 def test_inference_promises_little_more_than_it_takes(peaks: dict[str, dict[str, tuple[int, int]]]) -> None:
     for kind, (promised, peak) in peaks["inference"].items():
         assert peak > promised / 2, kind
+
+
+def test_training_from_disk_keeps_its_budget(tmp_path: Path) -> None:
+    """Data of 130 MB; at the smallest budget samples wait on disk, at four times as much they do not."""
+    rng = np.random.default_rng(0)
+    indptr, indices = power_law_graph(200_000, 2_000_000)
+    write_store(
+        tmp_path / "graph.h5",
+        indptr=indptr,
+        indices=indices,
+        features=rng.standard_normal((200_000, 144)).astype(np.float32),
+        labels=rng.integers(0, 7, 200_000),
+        splits={"train": np.sort(rng.permutation(200_000)[:8000])},
+        block_bytes=1 << 16,
+    )
+    command = [sys.executable, "-m", "tests.tasks.disk_training_peak", str(tmp_path / "graph.h5"), "1", "1.2", "2", "4"]
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "samples on disk" in done.stderr
+    for factor, (grown, budget) in json.loads(done.stdout).items():
+        assert grown <= 1.1 * budget, f"{factor}: {grown} of {budget}; {done.stderr}"

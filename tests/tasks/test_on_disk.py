@@ -14,25 +14,31 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.mfg import SuperBatch
 from kernels.nn.model import ModelSpec, build_model
 from kernels.rng import Purpose
+from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
 from storage.blocks.gathering import GatherOptions
-from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
 from storage.blocks.reader import BlockReader
 from storage.blocks.row_pieces import RowFile
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError, ChecksumMismatchError, InputError
 from storage.graph_store import FEATURES, INDICES, GraphStore, write_store
+from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
+from tasks.storage_memory import StoragePlan, plan_storage, topology_share
 from tasks.tiled_inference import TiledInference
 from tasks.trainer import train_from
 from tasks.training_reports import TrainResult
 from tasks.training_types import TrainOptions
+from tests.graphs import power_law_graph
 from tests.storage.blocks.recut import store_of
+from tests.storage.blocks.test_hyperbatch import same
 from tests.tasks import killed_on_disk
 from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, Data, community_data, with_many_labels
 
@@ -159,6 +165,57 @@ def test_mini_batches_of_very_different_sizes(tmp_path: Path, batch_size: int, b
     equal_outcomes(train_on_disk(tmp_path / "graph.h5", options, budget=budget), data.train(options))
 
 
+@pytest.mark.parametrize("spills", [False, True])
+@pytest.mark.parametrize("memory", [None, SamplingMemory(1, 1), SamplingMemory(60_000, 60_000)], ids=str)
+def test_samples_on_disk_and_hyperbatches_that_end_early_change_nothing(
+    tmp_path: Path, memory: SamplingMemory | None, *, spills: bool
+) -> None:
+    data = skewed_data(4000, 300)
+    write_data(tmp_path / "graph.h5", data)
+    store, before = GraphStore.open(tmp_path / "graph.h5"), open_spills()
+    batches = np.array_split(data.splits.train, 30)
+    expected = NeighborSampler(data.topology, (10, 10), seed=0, purpose=Purpose.TRAIN)
+    with (
+        StoredTopology(store, NONE, buffer_bytes=MB) as topology,
+        StoredFeatures(store, NONE, buffer_bytes=MB) as features,
+    ):
+        sampler = HyperbatchSampler(topology, (10, 10), seed=0, purpose=Purpose.TRAIN)
+        options = HyperbatchOptions(8, GatherOptions(4096, MB, tmp_path), memory, spills)
+        with HyperbatchLoader(sampler, features, options).epoch(batches, epoch=1) as stream:
+            found = list(stream)
+            wanted = expected.sample(batches, epoch=1, first_batch=0)
+            same(SuperBatch(tuple(one.sample for one in found), wanted.adjacency_reads), wanted)
+            assert stream.stats.adjacency_reads == wanted.adjacency_reads
+        for one in found:
+            assert np.array_equal(one.rows.gather(), data.rows[one.sample.input_nodes])
+        assert open_spills() == before
+
+
+def plan_for(path: Path, budget: int, largest: int, **options: Any) -> StoragePlan:
+    """Shares for mini-batches of 20,000 nodes, if they may get so many times as large."""
+    store, sizes = GraphStore.open(path), BatchSizes(20_000, 60_000, 10_000, 4, 200_000)
+    return plan_storage(
+        store, budget, topology_share(store, budget), sizes, num_batches=100, kept_bytes=0, evaluation_bytes=0,
+        threads=2, largest=sizes.times(largest), shared_nodes=5000, **options,
+    )  # fmt: skip
+
+
+def test_room_for_larger_mini_batches_is_kept_for_those_in_flight(tmp_path: Path) -> None:
+    """Kept for each one of a hyperbatch, the samples would take twice the memory."""
+    rows = np.zeros((200_000, 64), np.float32)
+    indptr, indices = power_law_graph(200_000, 2_000_000)
+    write_store(tmp_path / "graph.h5", indptr=indptr, indices=indices, features=rows, block_bytes=1 << 16)
+    budget = 200 * MB
+    plain, roomy = (plan_for(tmp_path / "graph.h5", budget, largest, hyperbatch=20) for largest in (1, 4))
+    assert max(plain.total, roomy.total) <= budget
+    assert roomy.parts["rows at hand"] == pytest.approx(2 * plain.parts["rows at hand"], rel=1e-3)
+    assert (roomy.hyperbatch, roomy.spills_samples) == (plain.hyperbatch, plain.spills_samples)
+    assert roomy.parts["samples"] == plain.parts["samples"]
+    tight = plan_for(tmp_path / "graph.h5", 48 * MB, 1)
+    assert tight.spills_samples
+    assert not plan_for(tmp_path / "graph.h5", 48 * MB, 1, may_spill_samples=False).spills_samples
+
+
 @pytest.mark.parametrize("hyperbatch", [None, 1])
 def test_a_mini_batch_larger_than_planned_names_a_budget_that_does(tmp_path: Path, hyperbatch: int | None) -> None:
     data, options = skewed_data(20_000, 400), replace(OPTIONS, batch_size=4, epochs=1, fanouts=(100, 100))
@@ -180,7 +237,7 @@ def test_a_disk_budget_too_small_names_one_that_does(tmp_path: Path) -> None:
     write_data(tmp_path / "graph.h5", data)
     storage: dict[str, Any] = {"hyperbatch": 6}
     with pytest.raises(BudgetError) as caught:
-        train_on_disk(tmp_path / "graph.h5", options, budget=MB, **storage)
+        train_on_disk(tmp_path / "graph.h5", options, budget=MB, disk_budget=20_000, **storage)
     storage["budget"] = int(str(caught.value).split("at least ")[1].split(",")[0])  # leaves no room for a cache
     with pytest.raises(BudgetError, match="disk_budget leaves") as caught:
         train_on_disk(tmp_path / "graph.h5", options, disk_budget=20_000, **storage)

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.mfg import SuperBatch
+from kernels.mfg import IdArray, Sample, SuperBatch, TierReads
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
-from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.hyperbatch import FRONTIER_BYTES, HyperbatchSampler, SamplingMemory
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.tiers import cached_topology
 from storage.errors import ChecksumMismatchError, StorageError
@@ -71,6 +74,58 @@ def test_equals_the_sampler_in_memory(data: st.DataObject) -> None:
                 sampler.sample(batches[cut:], epoch=2, first_batch=5 + 2 * cut, batch_step=2),
             )
             same(SuperBatch(parts[0].samples + parts[1].samples, found.adjacency_reads), expected)
+            limits = SamplingMemory(data.draw(st.integers(0, 5000)), data.draw(st.integers(0, 5000)))
+            assert joined_in_turns(sampler, batches, limits) == expected.adjacency_reads
+            same(SuperBatch(tuple(in_turns(sampler, batches, limits)), expected.adjacency_reads), expected)
+
+
+def in_turns(sampler: HyperbatchSampler, batches: list[IdArray], memory: SamplingMemory) -> list[Sample]:
+    """All mini-batches, in as many hyperbatches as memory makes of them."""
+    return [sample for sample, _ in each_in_turns(sampler, batches, memory)]
+
+
+def joined_in_turns(sampler: HyperbatchSampler, batches: list[IdArray], memory: SamplingMemory) -> TierReads:
+    reads = TierReads()
+    for _, one in each_in_turns(sampler, batches, memory):
+        reads.add(one)
+    return reads
+
+
+def each_in_turns(
+    sampler: HyperbatchSampler, batches: list[IdArray], memory: SamplingMemory
+) -> Iterator[tuple[Sample, TierReads]]:
+    done = 0
+    while done < len(batches):
+        found = list(sampler.each(batches[done:], epoch=2, first_batch=5 + 2 * done, batch_step=2, memory=memory))
+        assert found  # else it would never end
+        yield from found
+        done += len(found)
+
+
+def test_memory_ends_a_hyperbatch_and_bounds_what_is_expanded(
+    hubs: tuple[GraphStore, Topology], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [np.arange(start, 2000, 40) for start in range(10)]
+    with StoredTopology(hubs[0], np.arange(0), buffer_bytes=1 << 20) as topology:
+        sampler = HyperbatchSampler(topology, [4, 12], seed=3, purpose=Purpose.TRAIN)
+        whole = len(list(sampler.each(batches, epoch=0, first_batch=0, memory=SamplingMemory(1 << 30, 1 << 30))))
+        kept = sampler.sample(batches[:3], epoch=0, first_batch=0).samples
+        most = sum(sample.nbytes for sample in kept)
+        cut = len(list(sampler.each(batches, epoch=0, first_batch=0, memory=SamplingMemory(1 << 30, most))))
+        assert whole == len(batches)
+        assert 3 <= cut < 10  # one hop of more than three fits
+        expanded: list[tuple[int, int]] = []
+
+        def counted(uniq: IdArray, ptr: npt.NDArray[np.int64], *arguments: Any, **options: Any) -> Any:
+            expanded.append((len(ptr) - 1, len(uniq)))
+            return StoredTopology.sample_neighbors(topology, uniq, ptr, *arguments, **options)
+
+        monkeypatch.setattr(topology, "sample_neighbors", counted)
+        most = 200 * (FRONTIER_BYTES + 12 * 12)
+        list(sampler.each(batches, epoch=0, first_batch=0, memory=SamplingMemory(most, 1 << 30)))
+        assert expanded[:3] == [(4, 200), (4, 200), (2, 100)]
+        assert sum(count for count, _ in expanded[3:]) == 10
+        assert all(count == 1 or nodes * (FRONTIER_BYTES + 12 * 4) <= most for count, nodes in expanded[3:])
 
 
 @pytest.fixture(scope="module")

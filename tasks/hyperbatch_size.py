@@ -1,0 +1,155 @@
+"""How many mini-batches make a hyperbatch: as many as move the fewest bytes in the memory there is, by arithmetic.
+
+More mini-batches share a block that is read; their ids leave less memory to rows that many of them need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage.blocks.spill import SPARE_BUFFERS
+from storage.graph_store import FEATURES, INDICES, GraphStore
+from tasks.batch_sizes import BatchSizes
+
+MOST_HYPERBATCH = 1024
+LEAST_PIECE_BYTES, GOOD_PIECE_BYTES = 16 << 10, 256 << 10
+"""Of a buffer in front of the spill file: a smaller one is slow, a larger one no faster."""
+GENERATIONS_OF_IDS = 3
+"""Samples of two hyperbatches, and ids in ascending order while one is gathered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What hyperbatches of one size take, in bytes, and what they move."""
+
+    count: int
+    """Mini-batches."""
+    spills_samples: bool
+    """Whether samples wait on disk."""
+    samples: int
+    """Samples, or what stays of them in memory."""
+    sampling: int
+    """Work space of sampling."""
+    spill: int
+    """Buffers in front of the spill file."""
+    cache: int
+    """What is left for rows."""
+    moved: float
+    """Bytes read and written for a mini-batch, as expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperbatches:
+    """What is known about the mini-batches to come."""
+
+    store: GraphStore
+    """The graph."""
+    expected: BatchSizes
+    """Sizes of most of them."""
+    bound: BatchSizes
+    """Sizes that none exceeds."""
+    num_batches: int
+    """Mini-batches an epoch."""
+    shared_nodes: int
+    """Input nodes that two mini-batches have in common."""
+    may_spill_samples: bool
+    """Whether samples may wait on disk."""
+
+    def least_bytes(self, count: int) -> int:
+        """The least memory for hyperbatches of so many, rows in a cache left out."""
+        buffers = (count + SPARE_BUFFERS) * LEAST_PIECE_BYTES
+        return min(self._samples(count, spills=spills) for spills in self._ways()) + self.least_work_bytes + buffers
+
+    @property
+    def least_work_bytes(self) -> int:
+        """Memory while one mini-batch is sampled, and its copy on the way to the disk."""
+        return work_bytes(self.bound)
+
+    def best(self, memory: int, asked: int | None) -> Share:
+        """The share that moves the fewest bytes, of the size that was asked for if any.
+
+        Raises
+        ------
+        ValueError
+            If not even `least_bytes` fit.
+        """
+        counts = [min(asked, self.num_batches)] if asked else list(self._counts())
+        shares = [self._share(count, memory, spills=spills) for count in counts for spills in self._ways()]
+        fitting = [share for share in shares if share is not None]
+        if not fitting:
+            raise ValueError(f"{memory} bytes hold no hyperbatch of {counts[-1]}")
+        return min(fitting, key=lambda share: share.moved)
+
+    def _ways(self) -> tuple[bool, ...]:
+        return (False, True) if self.may_spill_samples and self.expected.edges else (False,)
+
+    def _counts(self) -> Iterator[int]:
+        """Sizes that cut an epoch into equal hyperbatches, and 1."""
+        last = 0
+        for parts in range(max(1, -(-self.num_batches // MOST_HYPERBATCH)), self.num_batches + 1):
+            count = -(-self.num_batches // parts)
+            if count != last:
+                yield count
+            if count == 1:
+                return
+            last = count
+
+    def _samples(self, count: int, *, spills: bool) -> int:
+        most = max(count * held_bytes(self.expected, spills=spills), held_bytes(self.bound, spills=spills))
+        return GENERATIONS_OF_IDS * most
+
+    def _share(self, count: int, memory: int, *, spills: bool) -> Share | None:
+        samples = self._samples(count, spills=spills)
+        one = self.expected.sampling_bytes + self.expected.sample_bytes
+        pieces = count + SPARE_BUFFERS
+        room = memory - samples - pieces * LEAST_PIECE_BYTES
+        sampling = max(self.least_work_bytes, min(count * one, memory // 8, room))
+        rest = memory - samples - sampling
+        spill = pieces * min(GOOD_PIECE_BYTES, max(LEAST_PIECE_BYTES, rest // 4 // pieces))
+        if rest < spill:
+            return None
+        passes = max(1, math.ceil(count * one / sampling))
+        moved = self._moved(count, rest - spill, passes) + (2 * self.expected.sample_bytes if spills else 0)
+        return Share(count, spills, samples, sampling, spill, rest - spill, moved)
+
+    def _moved(self, count: int, cache: int, passes: int) -> float:
+        info, sizes = self.store.info, self.expected
+        if count < self.num_batches:
+            cache //= 2  # two hyperbatches' rows are held
+        lists = passes * self._touched(INDICES, count * sizes.frontier) / count
+        if not info.feature_row_bytes:
+            return lists
+        rows = cache // info.feature_row_bytes
+        spilled = self._touched(FEATURES, count * sizes.nodes) / count
+        spilled += 2 * info.feature_row_bytes * (sizes.nodes - self._hits(count, rows))
+        together = min(count, rows // max(1, sizes.nodes))  # as many as need no spilling
+        grouped = self._touched(FEATURES, together * sizes.nodes) / together if together else math.inf
+        return lists + min(spilled, grouped)
+
+    def _touched(self, name: str, places: float) -> float:
+        """Bytes of the blocks that hold some of many places."""
+        extent = self.store.extent(name)
+        return extent.nbytes * -math.expm1(-places / max(1, extent.num_blocks))
+
+    def _hits(self, count: int, rows: int) -> float:
+        """Rows of a mini-batch that a cache of the most frequent ones holds.
+
+        Those that two mini-batches share are taken as needed by each, the others as needed by chance.
+        """
+        nodes, often = self.expected.nodes, min(self.shared_nodes, self.expected.nodes)
+        seldom = max(1, self.store.info.num_nodes - often)
+        distinct = seldom * -math.expm1(-count * (nodes - often) / seldom)
+        return min(rows, often) + (nodes - often) * min(1.0, max(0, rows - often) / max(1.0, distinct))
+
+
+def held_bytes(sizes: BatchSizes, *, spills: bool) -> int:
+    """Bytes of a mini-batch that waits: its sample, or its ids and, until the last hop is drawn, what came before."""
+    ids = sizes.nodes * sizes.id_bytes
+    return max(ids, sizes.inner_bytes + sizes.frontier * sizes.id_bytes) if spills else sizes.sample_bytes
+
+
+def work_bytes(sizes: BatchSizes) -> int:
+    """Bytes while a mini-batch is sampled alone, and of its copy on the way to the disk."""
+    return sizes.sampling_bytes + 2 * sizes.sample_bytes
