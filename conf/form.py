@@ -87,6 +87,7 @@ def _as_field(key: str, title: str) -> tuple[Any, Any]:
     origin = typing.get_origin(kind) or kind
     if origin in _TEXTS:
         pattern, hint = _TEXTS[origin]
+        pattern += "|^auto$" if "auto" in str(setting.annotation) else ""
         kind, text = Annotated[str, Field(pattern=pattern)], f"{text} {hint}"
     elif setting.metadata:
         kind = Annotated[(kind, *setting.metadata)]
@@ -105,7 +106,8 @@ def _setting(key: str) -> FieldInfo:
 
 def _without_none(annotation: Any) -> Any:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        kept = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+        parts = typing.get_args(annotation)
+        kept = [part for part in parts if part is not type(None) and typing.get_origin(part) is not Literal]
         return kept[0] if len(kept) == 1 else annotation
     return annotation
 

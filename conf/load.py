@@ -81,7 +81,8 @@ def validate_config(tree: dict[str, Any], source: str) -> PipelineConfig:
     try:
         return PipelineConfig.model_validate(tree)
     except ValidationError as error:
-        unknown_keys_first = sorted(error.errors(include_url=False), key=lambda p: p["type"] != "extra_forbidden")
+        told = [problem for problem in error.errors(include_url=False) if not _is_other_form(problem)]
+        unknown_keys_first = sorted(told, key=lambda p: p["type"] != "extra_forbidden")
         problems = [_describe(problem) for problem in unknown_keys_first]
     rest = len(problems) - _MOST_PROBLEMS_SHOWN
     more = f"; and {rest} more" if rest > 0 else ""
@@ -166,18 +167,24 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
 
 def _describe(problem: Any) -> str:
     """Put one Pydantic problem into words; an unknown key comes with the closest known one."""
-    location = [str(part) for part in problem["loc"]]
+    location = [str(part) for part in problem["loc"] if "[" not in str(part)]  # a value of several forms names them
     where = ".".join(location)
     if problem["type"] == "extra_forbidden":
         near = _keys_that_end_in(location[-1]) or difflib.get_close_matches(where, _known_keys(), n=1)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "docs/configuration.md lists all keys"
         return f"unknown key {where!r}: {hint}"
     if problem["type"].startswith("byte_size"):
-        return f"{where}: {problem['input']!r} is no byte size: write 500MB or 2GiB"
+        other = "" if len(location) == len(problem["loc"]) else ", or auto"
+        return f"{where}: {problem['input']!r} is no byte size: write 500MB or 2GiB{other}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{where}: {message}" if where else message
     return f"{where}: {message} (got {reprlib.repr(problem['input'])})"
+
+
+def _is_other_form(problem: Any) -> bool:
+    """Whether it says of a byte size that the word that may stand for one is not it."""
+    return problem["type"] == "literal_error" and str(problem["loc"][-1]).startswith("literal[")
 
 
 def _known_keys(model: type[BaseModel] = PipelineConfig, prefix: str = "") -> list[str]:

@@ -84,8 +84,11 @@ class DynamicConfig(Section):
 class CacheConfig(Section):
     """What is kept in the device tier."""
 
-    device_budget: ByteSize = ByteSize(6 << 20)
-    """Bytes for all caches on the device (on a CPU, a host array of that size), maps included; 0 caches nothing."""
+    device_budget: ByteSize | Literal["auto"] = ByteSize(6 << 20)
+    """Bytes for all caches on the device (on a CPU, a host array of that size), maps included; 0 caches nothing.
+    `auto`: what the GPU has free, less what training takes beside the caches and a reserve; 6 MiB on a CPU."""
+    use_spare: bool = False
+    """Fill what the access counts leave of the budget: further rows, then lists, in the order of the nodes."""
     miss_costs: Literal["bytes", "measured", "given"] = "bytes"
     """What a miss costs when rows and adjacency lists compete for bytes: `bytes` that cross, in whole 64-byte lines;
     the times `measured` on this machine at several cache sizes (on a CPU all tiers are host memory, and misses cost
@@ -96,6 +99,9 @@ class CacheConfig(Section):
     """Nanoseconds that a missed adjacency list takes longer than a cached one (miss_costs: given)."""
     dynamic: DynamicConfig = DynamicConfig()
     """Dynamic cache."""
+    pinned: Literal["auto", "on", "off"] = "auto"
+    """How a GPU reads what it does not hold: from pinned host memory in place, or, with `off`, as the CPU collects it
+    and copies it over. `auto` pins, and goes on without where the system refuses; `on` is an error then."""
 
     @model_validator(mode="after")
     def _times_go_with_given_costs(self) -> CacheConfig:
@@ -176,6 +182,10 @@ class PipelineConfig(Section):
             raise ValueError("storage.mode 'storage' keeps no dynamic cache: set cache.dynamic.share=0")
         if self.storage.mode == "storage" and self.backend == "cuda":
             raise ValueError("storage.mode 'storage' computes on the CPU: remove backend=cuda, or set backend=cpu")
+        if self.cache.pinned != "auto" and (self.backend == "cpu" or self.storage.mode == "storage"):
+            raise ValueError(
+                f"cache.pinned={self.cache.pinned} has no effect on the CPU, where all memory is in reach: leave it out"
+            )
         if self.storage.mode == "storage" and self.training.workers > 1:
             raise ValueError(
                 f"storage.mode 'storage' trains in one process (got training.workers={self.training.workers}): "

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from kernels.cpu.aligned import empty_aligned
 from kernels.cpu.gather import gather_rows, row_addresses
@@ -55,6 +57,10 @@ class TieredRows:
         out_nD = empty_aligned((len(tier_n), self.width), self.dtype)
         gather_rows(self.tiers, tier_n, slot_n, out_nD)
         return out_nD
+
+    def tensor(self) -> Tensor:
+        """Copy of all rows, in the dtype of the tiers."""
+        return torch.from_numpy(self.gather())
 
     @cached_property
     def address_n(self) -> npt.NDArray[np.uint64]:

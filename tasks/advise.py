@@ -27,7 +27,7 @@ from storage.blocks.probe import DiskSpeed, probe_disk
 from storage.formats.base import GraphSource
 from tasks.budgets import Budgets, format_bytes
 from tasks.sources import open_source
-from tasks.training_config import train_options
+from tasks.training_config import stand_in_bytes, train_options
 
 _LIBRARY_SPARE = 0.8  # of the memory that is free: the rest is for what nobody counts
 _NODE_BYTES = 96  # labels, splits, degrees, maps, evaluation's bookkeeping
@@ -181,7 +181,7 @@ def expected_batch(
 def decide(config: PipelineConfig, machine: Machine, work: Workload) -> Advice:
     """Choose a mode and its sizes, and predict an epoch."""
     held, batch = _NODE_BYTES * work.num_nodes, _batch_bytes(work)
-    in_memory = work.data_bytes + held + (config.sampling.superbatch + 2) * batch + int(config.cache.device_budget)
+    in_memory = work.data_bytes + held + (config.sampling.superbatch + 2) * batch + stand_in_bytes(config)
     mode = "memory" if in_memory <= machine.memory_bytes else "storage"
     block = machine.disk.efficient_block_bytes
     compute_s = work.num_batches * (step_seconds(config, work) + sampling_seconds(config, work))

@@ -24,11 +24,13 @@ from storage.graph_store import FEATURES, INDICES, GraphStore
 from storage.manifest import Manifest
 from tasks.bounds import count_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
+from tasks.device_budget import with_settled_budget
 from tasks.plots import plot_hit_rates
 from tasks.profile import PROFILE_FILE
 from tasks.run_context import RunContext
 from tasks.sources import EXPLANATION_FILE, STORE_FILE
 from tasks.specs import CACHE, PROFILE, REORDER, cache_spec
+from tasks.training_config import stand_in_bytes
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +48,10 @@ _CHUNK_BYTES = 8 << 20  # of offsets, while degrees are read
 def build_cache(run: RunContext) -> Manifest:
     """Open or build the cache plan for the device budget."""
     profiled, laid_out = run.manifest(PROFILE), run.manifest(REORDER)
+    if run.config.cache.device_budget == "auto":
+        with GraphStore.open(laid_out.path(STORE_FILE)) as store:
+            profile = StoredProfile(profiled.path(PROFILE_FILE))
+            run.config = with_settled_budget(run.config, run.backend, store, profile)
 
     def build(directory: Path) -> Mapping[str, Any]:
         profile = StoredProfile(profiled.path(PROFILE_FILE))
@@ -72,7 +78,7 @@ def _estimate(store: GraphStore, config: PipelineConfig) -> Estimate:
     """Add up counts, degrees and the plan; what measuring the cost of misses takes, if that is more."""
     info, asked = store.info, config.profile
     one = count_bytes(info.split_sizes["train"], config.sampling, asked.epochs, asked.heldout_epochs)
-    device_budget, row_bytes = int(config.cache.device_budget), max(1, info.feature_row_bytes)
+    device_budget, row_bytes = stand_in_bytes(config), max(1, info.feature_row_bytes)
     degrees = _DEGREE_BYTES * info.num_nodes + _CHUNK_BYTES
     memory = plan_bytes(info.num_nodes, device_budget, row_bytes) + _COUNTS * one * info.num_nodes
     if config.cache.miss_costs == "measured" and store.has(FEATURES):
@@ -94,16 +100,17 @@ def plan_cache(store: GraphStore, profile: AccessProfile | StoredProfile, config
         in_degrees(store),
         row_bytes=max(1, store.info.feature_row_bytes),
         id_bytes=store.extent(INDICES).dtype.itemsize,
-        device_budget=int(config.cache.device_budget),
+        device_budget=stand_in_bytes(config),
         counting=config.profile.counting,
         max_fanout=largest_fanout(config.sampling.fanouts),
         costs=miss_costs(store, config),
         dynamic=dynamic,
+        use_spare=config.cache.use_spare,
     )
     if dynamic.share and config.cache.device_budget and not plan.dynamic_rows:
         least = DynamicLayout(1, max(1, store.info.feature_row_bytes), store.info.num_nodes).nbytes
         raise BudgetError(
-            f"cache.dynamic.share {dynamic.share:g} of cache.device_budget {int(config.cache.device_budget)} holds no "
+            f"cache.dynamic.share {dynamic.share:g} of cache.device_budget {stand_in_bytes(config)} holds no "
             f"row: the dynamic cache needs at least {least} bytes; raise either, or set the share to 0"
         )
     return plan

@@ -43,10 +43,12 @@ from tasks.compare_measure import (
     splits,
 )
 from tasks.compare_plots import plot_marginal_gain, plot_policies, plot_profile_epochs, plot_splits
+from tasks.device_budget import with_settled_budget
 from tasks.progress import progress
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
 from tasks.specs import REORDER
+from tasks.training_config import stand_in_bytes
 
 _logger = logging.getLogger(__name__)
 Facts = dict[str, Any]
@@ -91,6 +93,7 @@ def compare_on_graph(run: RunContext, asked: CompareConfig) -> Facts:
     check_policies(asked.policies)
     run.directory.mkdir(parents=True, exist_ok=True)
     with GraphStore.open(run.manifest(REORDER).path(STORE_FILE)) as store:
+        run.config = with_settled_budget(run.config, run.backend, store)
         seeds, sampling = store.info.split_sizes["train"], run.config.sampling
         most_epochs = max(run.config.profile.epochs, *asked.profile_epochs)
         counts = 2 * PROFILE_COUNTS * count_bytes(seeds, sampling, most_epochs, asked.heldout_epochs)
@@ -105,7 +108,7 @@ def compare_on_graph(run: RunContext, asked: CompareConfig) -> Facts:
     budgets = _budgets(graph, run.config, asked)
     rows, traces = _measure_all(run, asked, graph, heldout, budgets, order, max(1 << 20, left // _TRACE_SHARE))
     case = graph.case(run.config.seed, run.config.profile.epochs, heldout)
-    own = int(run.config.cache.device_budget)
+    own = stand_in_bytes(run.config)
     facts = _figures(asked, graph, heldout, budgets, rows, own or budgets[-1])
     facts["splits"] = dict(zip(("saved", "chosen"), splits(case, own or budgets[-1], traces), strict=True))
     facts["dynamic"] = dynamic_figures(traces, own or budgets[-1], case)
@@ -189,7 +192,7 @@ def _batches(graph: Graph, asked: CompareConfig, order: Any, seed: int, num_batc
 
 def _budgets(graph: Graph, config: PipelineConfig, asked: CompareConfig) -> list[int]:
     """Bytes to try, ascending: the shares asked for, and the budget of the configuration."""
-    own = int(config.cache.device_budget)
+    own = stand_in_bytes(config)
     return sorted({round(share * graph.data_bytes) for share in asked.budgets} | ({own} if own else set()))
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.cuda.current import device_launcher
-from kernels.cuda.sampler import CudaSampler
-from kernels.cuda.tiers import DeviceTiers
-from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import IdArray, Sample, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
-from storage.cache.tiers import adjacency_device_bytes
-from storage.errors import InputError, MachineError
+from storage.errors import InputError
 from tasks.data_source import Loader
-from tasks.device_loader import DeviceLoader, device_memory
-from tasks.in_memory import InMemory, new_sampler
+from tasks.device_compute import DeviceCompute
+from tasks.device_loader import DeviceLoader
+from tasks.in_memory import InMemory
 from tasks.training_types import TrainData, TrainOptions
 
 
@@ -37,6 +31,9 @@ class Compute(Protocol):
 
     def new_loader(self, purpose: Purpose) -> Loader | DeviceLoader:
         """Make a loader of training mini-batches; its user closes it."""
+
+    def watched_epoch(self, epoch: int) -> AbstractContextManager[dict[str, float]]:
+        """Let a dynamic cache, where there is one, learn from an epoch; its figures come at the end."""
 
     def degrees(self, sample: Sample) -> NodeDegrees | None:
         """Whole-graph degrees of a sample's input nodes, where the network reads them."""
@@ -68,6 +65,10 @@ class HostCompute:
         """Make a loader with threads of its own."""
         return self._data.source.loader(self._options, purpose)
 
+    def watched_epoch(self, epoch: int) -> AbstractContextManager[dict[str, float]]:
+        """As the features' own."""
+        return self._data.source.features.watched_epoch(epoch)
+
     def degrees(self, sample: Sample) -> NodeDegrees | None:
         """Degrees of the input nodes."""
         return None if self._degrees is None else self._degrees.take(sample.input_nodes)
@@ -84,101 +85,13 @@ class HostCompute:
         """Nothing to give back."""
 
 
-class DeviceCompute:
-    """One GPU: caches of lists and rows on it, the rest of both in host memory, pinned until it is closed.
-
-    Parameters
-    ----------
-    data, options, degrees
-        As training has them.
-    rank : int
-        Number of this process, which takes the GPU of that number (counted around).
-
-    Raises
-    ------
-    MachineError
-        If the caches and the offsets do not fit the GPU's free memory.
-    """
-
-    def __init__(self, data: TrainData, options: TrainOptions, degrees: NodeDegrees | None, rank: int) -> None:
-        self._source, self._options = in_memory(data), options
-        if self._source.features.dynamic is not None:
-            raise InputError("a dynamic cache is kept on the CPU only: set cache.dynamic.share=0, or train on the CPU")
-        self._launcher = launcher = device_launcher(rank)
-        self.device = launcher.torch_device
-        _check_memory(data, launcher.free_bytes())
-        with ExitStack() as pinned, self.stream():
-            topology, features = self._source.graph, self._source.features
-            for array in (topology.indices, features.source_ND):
-                launcher.reach(array)
-                pinned.callback(launcher.release, array)
-            self._topology = DeviceTopology.place(launcher, topology, topology.indices)
-            self._tiers = DeviceTiers(launcher, features.source_ND, features.cached_ids)
-            self._degrees = None if degrees is None else _on_device(launcher, degrees)
-            self._pinned = pinned.pop_all()
-
-    @property
-    def feature_reads(self) -> TierReads:
-        """Feature rows read so far; waits for the device."""
-        with self.stream():
-            return self._tiers.reads
-
-    def new_loader(self, purpose: Purpose) -> DeviceLoader:
-        """Make a loader that samples one super-batch ahead."""
-        options = self._options
-        sampler = CudaSampler(self._launcher, self._topology, new_sampler(self._source.graph, options, purpose))
-        return DeviceLoader(
-            self._launcher,
-            sampler,
-            self._tiers,
-            superbatch=options.superbatch,
-            stall_timeout_s=options.stall_timeout_s,
-        )
-
-    def degrees(self, sample: Sample) -> NodeDegrees | None:
-        """Degrees of the input nodes, on the device."""
-        return None if self._degrees is None else self._degrees.take(sample.input_nodes)
-
-    def seed_nodes(self, sample: Sample) -> IdArray:
-        """Seeds, copied from the device."""
-        nodes: IdArray = self._launcher.to_host(sample.seed_nodes)  # synchronize!
-        return nodes
-
-    def close(self) -> None:
-        """Unpin the host memory."""
-        self._pinned.close()
-
-    @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Put the arrays' work on PyTorch's current stream.
-
-        Raises
-        ------
-        MachineError
-            If the work does not fit the GPU's memory.
-        """
-        with device_memory(), self._launcher.stream():
-            yield
-
-
 def build_compute(data: TrainData, options: TrainOptions, degrees: NodeDegrees | None, rank: int) -> Compute:
     """Make what `options.backend` names."""
     if options.backend == "cuda":
-        return DeviceCompute(data, options, degrees, rank)
+        if not isinstance(data.source, InMemory):  # a GPU reads from host memory what it does not hold
+            raise InputError("training from disk computes on the CPU: set backend=cpu, or storage.mode=memory")
+        return DeviceCompute(data, data.source, options, degrees, rank)
     return HostCompute(data, options, degrees)
-
-
-def in_memory(data: TrainData) -> InMemory:
-    """The data's source, where it is memory.
-
-    Raises
-    ------
-    InputError
-        If it is not: a GPU reads from host memory what it does not hold.
-    """
-    if not isinstance(data.source, InMemory):
-        raise InputError("training from disk computes on the CPU: set backend=cpu, or storage.mode=memory")
-    return data.source
 
 
 def on_cpu(state: Any) -> Any:
@@ -188,25 +101,3 @@ def on_cpu(state: Any) -> Any:
     if isinstance(state, dict):
         return {name: on_cpu(value) for name, value in state.items()}
     return [on_cpu(value) for value in state] if isinstance(state, list) else state
-
-
-def device_bytes(data: TrainData) -> int:
-    """Bytes that stay on a GPU: caches of lists and rows, offsets of all lists."""
-    source = in_memory(data)
-    return adjacency_device_bytes(source.graph) + source.features.device_bytes + source.graph.indptr.nbytes
-
-
-def _check_memory(data: TrainData, free_bytes: int) -> None:
-    needed = device_bytes(data)
-    if needed > free_bytes:
-        raise MachineError(
-            f"the GPU has {free_bytes:,} bytes free, caches and offsets take {needed:,}: "
-            f"lower cache.device_budget by at least {needed - free_bytes:,} bytes"
-        )
-
-
-def _on_device(launcher: Any, degrees: NodeDegrees) -> NodeDegrees:
-    return NodeDegrees(
-        launcher.to_device(np.ascontiguousarray(degrees.in_degree)),
-        launcher.to_device(np.ascontiguousarray(degrees.out_degree)),
-    )

@@ -9,18 +9,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from kernels.cuda.current import to_torch
-from kernels.cuda.launch import Array, DeviceLauncher
-from kernels.cuda.sampler import CudaSampler
-from kernels.cuda.tiers import DeviceTiers
+from kernels.cuda.device_rows import DeviceRows
+from kernels.cuda.launch import DeviceLauncher
+from kernels.cuda.tiers import DeviceTiers, RowGroup
 from kernels.mfg import IdArray, SuperBatch
 from storage.errors import MachineError
 from tasks.epoch_stream import CLOSE_S, POLL_S, LoadStats, MiniBatch
 
 _MOST_LOADED = 2
-"""Super-batches on the device: the one that trains and the one that is made or waits."""
+"""Super-batches whose rows are on the device: the one that trains and the one that is made or waits."""
 _FULL = ("OutOfMemoryError",)
 """Name of the error in PyTorch and in CuPy, which is not imported here."""
 
@@ -50,20 +50,30 @@ class _Loaded:
     """One super-batch on the device, and the event after which it may be read."""
 
     super_batch: SuperBatch
-    rows: list[Array]
+    group: RowGroup
     ready: Any
 
 
-class DeviceLoader:
-    """Samples and gathers on the device, one super-batch ahead of the model; use as a context manager.
+class Sampler(Protocol):
+    """What draws super-batches on the device."""
 
-    Two super-batches lie on the device at most, with their rows: the one that trains and the one that is made.
+    def sample(self, batches: Sequence[IdArray], *, epoch: int, first_batch: int, batch_step: int = 1) -> SuperBatch:
+        """As `CudaSampler.sample`."""
+
+
+class DeviceLoader:
+    """Samples and gathers on the device, ahead of the model; use as a context manager.
+
+    Sampling and gathering have a stream each. While one super-batch trains, the next is gathered and the one after that
+    is sampled: two lie on the device with their rows at most, and one without.
 
     Parameters
     ----------
     launcher : DeviceLauncher
-    sampler : CudaSampler
+    sampler : Sampler
     tiers : DeviceTiers
+    in_place : bool
+        Leave rows that are on the device where they are, for a model that reads them there.
     superbatch : int
         K: mini-batches sampled and fetched as one.
     stall_timeout_s : float
@@ -73,13 +83,14 @@ class DeviceLoader:
     def __init__(
         self,
         launcher: DeviceLauncher,
-        sampler: CudaSampler,
+        sampler: Sampler,
         tiers: DeviceTiers,
         *,
+        in_place: bool = False,
         superbatch: int = 4,
         stall_timeout_s: float = 600.0,
     ) -> None:
-        self.launcher, self.sampler, self.tiers = launcher, sampler, tiers
+        self.launcher, self.sampler, self.tiers, self.in_place = launcher, sampler, tiers, in_place
         self.superbatch, self.stall_timeout_s = superbatch, stall_timeout_s
 
     def epoch(
@@ -108,8 +119,9 @@ class DeviceStream:
     def __init__(self, loader: DeviceLoader, batches: Sequence[IdArray], epoch: int, indices: range) -> None:
         self.stats = LoadStats()
         self._loader, self._batches, self._epoch, self._indices = loader, batches, epoch, indices
-        self._ready: queue.Queue[_Loaded | BaseException | None] = queue.Queue(1)
-        self._stopped, self._free, self._is_in_hand = threading.Event(), threading.Semaphore(_MOST_LOADED), False
+        self._ready: queue.Queue[_Loaded | BaseException | None] = queue.Queue(_MOST_LOADED)
+        self._stopped, self._free = threading.Event(), threading.Semaphore(_MOST_LOADED)
+        self._is_in_hand = self._has_ended = False
         self._thread = threading.Thread(target=self._produce, name="load", daemon=True)
         self._thread.start()
 
@@ -119,8 +131,8 @@ class DeviceStream:
             launcher.wait(loaded.ready)
             self._is_in_hand = True
             try:
-                for sample, rows in zip(loaded.super_batch.samples, loaded.rows, strict=True):
-                    yield MiniBatch(sample, to_torch(rows))
+                for sample, rows in zip(loaded.super_batch.samples, loaded.group.rows, strict=True):
+                    yield MiniBatch(sample, rows if isinstance(rows, DeviceRows) else to_torch(rows))
             finally:
                 self._finish()
             del loaded, sample, rows
@@ -131,6 +143,10 @@ class DeviceStream:
         self._stopped.set()
         self._thread.join(CLOSE_S)
         self._finish()
+        if not self._has_ended:  # rows that nobody took may still be on their way
+            with self._loader.launcher.on("gather"):
+                self._loader.launcher.finish(self._loader.launcher.record())  # synchronize!
+            self._has_ended = True
 
     def _finish(self) -> None:
         """Wait for the super-batch in hand: what another stream made must not be given back before this has read it."""
@@ -157,38 +173,50 @@ class DeviceStream:
             self.stats.wait_s += time.perf_counter() - start
         if isinstance(item, BaseException):
             raise item
+        self._has_ended = item is None
         return item
 
     def _produce(self) -> None:
         try:
-            with device_memory(), self._loader.launcher.loading():
+            with device_memory():
                 for first in range(0, len(self._batches), self._loader.superbatch):
+                    sampled = self._sample(slice(first, first + self._loader.superbatch))
                     if not self._may_load():
                         return
-                    self._put(self._load(slice(first, first + self._loader.superbatch)))
+                    self._put(self._gather(*sampled))
+                    del sampled
             self._put(None)
         except BaseException as error:
             self._put(error)
 
     def _may_load(self) -> bool:
-        """Wait until one super-batch more may lie on the device; not so once loading is to stop."""
+        """Wait until the rows of one super-batch more may lie on the device; not so once loading is to stop."""
         while not self._stopped.is_set():
             if self._free.acquire(timeout=POLL_S):
                 return True
         return False
 
-    def _load(self, group: slice) -> _Loaded:
-        start, indices = time.perf_counter(), self._indices[group]
-        super_batch = self._loader.sampler.sample(
-            self._batches[group], epoch=self._epoch, first_batch=indices.start, batch_step=indices.step
-        )
-        sampled = time.perf_counter()
-        rows = list(self._loader.tiers.gather_group([sample.input_nodes for sample in super_batch.samples]))
-        ready = self._loader.launcher.record()
-        self.stats.sample_s += sampled - start
-        self.stats.gather_s += time.perf_counter() - sampled
+    def _sample(self, group: slice) -> tuple[SuperBatch, Any]:
+        """A super-batch, and the event after which it may be read."""
+        start, indices, launcher = time.perf_counter(), self._indices[group], self._loader.launcher
+        with launcher.on("sample"):
+            super_batch = self._loader.sampler.sample(
+                self._batches[group], epoch=self._epoch, first_batch=indices.start, batch_step=indices.step
+            )
+            sampled = launcher.record()
+        self.stats.sample_s += time.perf_counter() - start
         self.stats.adjacency_reads.add(super_batch.adjacency_reads)
-        return _Loaded(super_batch, rows, ready)
+        return super_batch, sampled
+
+    def _gather(self, super_batch: SuperBatch, sampled: Any) -> _Loaded:
+        start, launcher, tiers = time.perf_counter(), self._loader.launcher, self._loader.tiers
+        with launcher.on("gather"):
+            launcher.wait(sampled)
+            ids = [sample.input_nodes for sample in super_batch.samples]
+            group = tiers.locate_group(ids) if self._loader.in_place else tiers.gather_group(ids)
+            ready = launcher.record()
+        self.stats.gather_s += time.perf_counter() - start
+        return _Loaded(super_batch, group, ready)
 
     def _put(self, item: _Loaded | BaseException | None) -> None:
         while not self._stopped.is_set():

@@ -144,7 +144,10 @@ def _backend() -> Iterator[Finding]:
     yield Finding("backend", "ok", f"cuda: {names}, {format_bytes(found.devices[0].memory_bytes)}")
     limit = locked_memory_limit()
     if limit is not None and limit < _LITTLE_MEMORY:
-        advice = "if pinning features fails, raise the limit (`ulimit -l unlimited`, or the container's memlock)"
+        advice = (
+            "where pinning is refused, the CPU copies what the GPU misses (cache.pinned=off), which is slower: raise "
+            "the limit (`ulimit -l unlimited`, or the container's memlock)"
+        )
         yield Finding("pinned memory", "note", f"this system locks at most {format_bytes(limit)} a process", advice)
 
 

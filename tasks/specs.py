@@ -59,7 +59,7 @@ def profile_spec(config: PipelineConfig, reorder: str) -> StageSpec:
 
 def cache_spec(config: PipelineConfig, profile: str) -> StageSpec:
     """Decide the cache plan by the profile, the budget and the counting rule."""
-    section = _plain(config.cache) | {"counting": config.profile.counting}
+    section = _plain(config.cache, {"pinned"}) | {"counting": config.profile.counting}
     return _spec(CACHE, {PROFILE: profile}, section)
 
 

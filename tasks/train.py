@@ -16,7 +16,6 @@ import psutil
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from conf.schema import PipelineConfig
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
@@ -69,7 +68,7 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
             )
         return _counts(result)
 
-    outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run.config, path))
+    outcome = run.artifacts.build_anew(spec, build, lambda: _estimate(run, path))
     shutil.rmtree(checkpoint.parent)
     run.parent.log_text(model_card(run, outcome.manifest), f"{MODEL_FOLDER}/{CARD_FILE}")
     metric = run.config.training.metric
@@ -94,13 +93,13 @@ def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainRe
 def _train_in_memory(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
     """Load the store and the plan into the tiers, and train, with workers where they are asked for."""
     with GraphStore.open(path) as store:
-        shares = MemoryShares.of(run.config, store)
+        shares = MemoryShares.of(run.config, store, on_gpu=run.backend == "cuda")
     cache, options = run.manifest(CACHE), train_options(run.config, checkpoint)
     options = replace(
         options, backend=run.backend, in_flight_bytes=shares.in_flight_bytes, chunk_bytes=shares.chunk_bytes
     )
     plan, digest = cache.path(PLAN_FILE), cache.digest
-    data = load_training_data(path, plan, shared=options.workers > 1)
+    data = load_training_data(path, plan, shared=options.workers > 1, on_gpu=options.backend == "cuda")
     with (
         worker_team(path, plan, options, data_digest=digest, directory=checkpoint.parent) as peers,
         progress(TRAIN, "epochs") as advance,
@@ -133,11 +132,11 @@ def _train_on_disk(run: RunContext, path: Path, checkpoint: Path) -> tuple[Train
         )
 
 
-def _estimate(config: PipelineConfig, path: Path) -> Estimate:
-    if config.storage.mode == "storage":
-        return storage_estimate(config, path)
+def _estimate(run: RunContext, path: Path) -> Estimate:
+    if run.config.storage.mode == "storage":
+        return storage_estimate(run.config, path)
     with GraphStore.open(path) as store:
-        return training_estimate(config, store)
+        return training_estimate(run.config, store, on_gpu=run.backend == "cuda")
 
 
 def _log_epoch(run: RunContext, report: EpochReport, advance: Advance | None = None) -> None:

@@ -16,6 +16,7 @@ from tasks.training_types import TrainOptions
 
 _LEAST_CHUNK_BYTES = 16 << 20
 _IN_FLIGHT_SHARE = 4
+_BUDGET_ON_A_CPU = 6 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,22 @@ class MemoryShares:
     """The most memory that all processes take above their libraries."""
 
     @classmethod
-    def of(cls, config: PipelineConfig, store: GraphStore) -> MemoryShares:
+    def of(cls, config: PipelineConfig, store: GraphStore, *, on_gpu: bool = False) -> MemoryShares:
         """Share `host_budget`, or take the defaults without one; what was set in `sampling.in_flight_bytes` stays."""
         asked, budget = config.sampling.in_flight_bytes, config.host_budget
         if budget is None:
             in_flight, chunk = int(asked or DEFAULT_IN_FLIGHT_BYTES), DEFAULT_CHUNK_BYTES
         else:
-            in_flight = _in_flight_bytes(config, store, int(budget)) if asked is None else int(asked)
-            left = int(budget) - _memory_bytes(config, store, in_flight, 0)
+            in_flight = _in_flight_bytes(config, store, int(budget), on_gpu) if asked is None else int(asked)
+            left = int(budget) - _memory_bytes(config, store, in_flight, 0, on_gpu)
             chunk = min(DEFAULT_CHUNK_BYTES, max(_LEAST_CHUNK_BYTES, left // CHUNKS_AT_WORK))
-        return cls(in_flight, chunk, _memory_bytes(config, store, in_flight, chunk))
+        return cls(in_flight, chunk, _memory_bytes(config, store, in_flight, chunk, on_gpu))
+
+
+def stand_in_bytes(config: PipelineConfig) -> int:
+    """Bytes of `cache.device_budget`; of `auto`, what it is on a CPU."""
+    budget = config.cache.device_budget
+    return int(_BUDGET_ON_A_CPU if budget == "auto" else budget)
 
 
 def chosen_backend(config: PipelineConfig) -> Backend:
@@ -57,8 +64,6 @@ def chosen_backend(config: PipelineConfig) -> Backend:
     obstacle = ""
     if config.storage.mode == "storage":
         obstacle = "training from disk (storage.mode=storage) computes on the CPU only"
-    elif config.cache.dynamic.share > 0:
-        obstacle = "a dynamic cache (cache.dynamic.share above 0) is kept on the CPU only"
     return resolve_backend(config.backend, obstacle=obstacle).backend
 
 
@@ -94,6 +99,7 @@ def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptio
         validation=training.validation,
         batch_size=sampling.batch_size,
         replace=sampling.replace,
+        pinned=config.cache.pinned,
         superbatch=sampling.superbatch,
         threads=sampling.threads,
         seed=config.seed,
@@ -102,22 +108,27 @@ def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptio
     )
 
 
-def training_estimate(config: PipelineConfig, store: GraphStore) -> Estimate:
+def training_estimate(config: PipelineConfig, store: GraphStore, *, on_gpu: bool = False) -> Estimate:
     """Add up the store, the device tier, sampling ahead, the rows in flight and the layers' outputs."""
     widest = max(store.info.feature_dim, config.model.hidden)
     weights = 4 * (widest + store.info.num_classes) * config.model.hidden * (len(config.sampling.fanouts) + 2) * 2
-    return Estimate(memory_bytes=MemoryShares.of(config, store).total_bytes, disk_bytes=5 * weights + SMALL_FILES_BYTES)
+    memory = MemoryShares.of(config, store, on_gpu=on_gpu).total_bytes
+    return Estimate(memory_bytes=memory, disk_bytes=5 * weights + SMALL_FILES_BYTES)
 
 
-def _in_flight_bytes(config: PipelineConfig, store: GraphStore, budget: int) -> int:
+def _in_flight_bytes(config: PipelineConfig, store: GraphStore, budget: int, on_gpu: bool) -> int:
     """A quarter of the budget, but no more than the least of everything else leaves; one super-batch is the least."""
     least = superbatch_bytes(store.info, config.sampling)
-    spare = budget - _memory_bytes(config, store, least, _LEAST_CHUNK_BYTES)
+    spare = budget - _memory_bytes(config, store, least, _LEAST_CHUNK_BYTES, on_gpu)
     return max(least, min(budget // _IN_FLIGHT_SHARE, least + spare // config.training.workers))
 
 
-def _memory_bytes(config: PipelineConfig, store: GraphStore, in_flight_bytes: int, chunk_bytes: int) -> int:
-    info, device_budget = store.info, int(config.cache.device_budget)
+def _memory_bytes(
+    config: PipelineConfig, store: GraphStore, in_flight_bytes: int, chunk_bytes: int, on_gpu: bool
+) -> int:
+    info, device_budget = store.info, stand_in_bytes(config)
+    if on_gpu:  # no rows stand in for those on the GPU, copies of its lists do until they are there
+        device_budget = min(device_budget, topology_bytes(store))
     nodes, widest = batch_nodes(info, config.sampling), max(info.feature_dim, config.model.hidden)
     shared = topology_bytes(store) + store.nbytes(FEATURES)
     loading = loading_bytes(info, config.sampling, in_flight_bytes)

@@ -39,7 +39,9 @@ class LoadedData:
     """Classes, or labels of a multi-label task."""
 
 
-def load_training_data(store_path: Path, plan_path: Path, *, shared: bool = False, verify: bool = True) -> LoadedData:
+def load_training_data(
+    store_path: Path, plan_path: Path, *, shared: bool = False, verify: bool = True, on_gpu: bool = False
+) -> LoadedData:
     """Open a store and a plan and fill the tiers.
 
     Parameters
@@ -50,6 +52,8 @@ def load_training_data(store_path: Path, plan_path: Path, *, shared: bool = Fals
         it into this process's own memory. The device tier is this process's own either way.
     verify : bool
         Check what is mapped against its checksums; what is read always is.
+    on_gpu : bool
+        Whether a GPU is to hold the rows of the plan: no host memory stands in for it then.
 
     Raises
     ------
@@ -77,7 +81,11 @@ def load_training_data(store_path: Path, plan_path: Path, *, shared: bool = Fals
         return LoadedData(
             cached_topology(indptr, indices, plan.adjacency_ids),
             FeatureTiers(
-                large(FEATURES), plan.feature_ids, dynamic_rows=plan.dynamic_rows, dynamic=plan.dynamic_options
+                large(FEATURES),
+                plan.feature_ids,
+                dynamic_rows=plan.dynamic_rows,
+                dynamic=plan.dynamic_options,
+                stands_in=not on_gpu,
             ),
             store.read_multi_labels() if store.info.is_multi_label else store.read_labels(),
             Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test")),

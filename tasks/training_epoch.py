@@ -128,7 +128,7 @@ class EpochTrainer:
         mine = batches[peers.rank :: peers.size]
         self.model.train()
         with (
-            self._data.source.features.watched_epoch(epoch) as dynamic,
+            self._compute.watched_epoch(epoch) as dynamic,
             self._loader.epoch(mine, epoch=epoch, first_batch=peers.rank, batch_step=peers.size) as stream,
         ):
             loaded = iter(stream)

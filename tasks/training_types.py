@@ -27,6 +27,7 @@ from tasks.objective import ClassWeights, Labels, labelled
 Validation = Literal["exact", "sampled"]
 Schedule = Literal["constant", "cosine", "step"]
 Precision = Literal["float32", "bfloat16"]
+Pinned = Literal["auto", "on", "off"]
 
 _MLP_LAYERS = 2
 _CHECKSUM_ROWS = 1 << 16
@@ -38,6 +39,7 @@ _CHANGES_NOTHING = (
     "chunk_bytes",
     "in_flight_bytes",
     "stall_timeout_s",
+    "pinned",
 )
 _AT_LEAST_ONE = (
     "epochs",
@@ -50,7 +52,7 @@ _AT_LEAST_ONE = (
     "accumulate",
     "workers",
 )
-_CHOICES = {"validation": Validation, "schedule": Schedule, "precision": Precision, "metric": Metric}
+_CHOICES = {"validation": Validation, "schedule": Schedule, "precision": Precision, "metric": Metric, "pinned": Pinned}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,8 @@ class TrainOptions:
     """Mini-batches sampled and fetched as one."""
     backend: Backend = "cpu"
     """What samples, gathers and trains; evaluation is the CPU's. The mini-batches are the same, rounding is not."""
+    pinned: Pinned = "auto"
+    """Whether a GPU reads host memory in place: `auto` copies where memory cannot be pinned, `on` refuses then."""
     threads: int = 2
     """Sampling threads."""
     seed: int = 0

@@ -68,7 +68,9 @@ def main() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != job.parent:  # it died before we could ask
         sys.exit(1)
-    data = load_training_data(job.store_path, job.plan_path, shared=True, verify=False)
+    data = load_training_data(
+        job.store_path, job.plan_path, shared=True, verify=False, on_gpu=job.options.backend == "cuda"
+    )
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
     peers = GlooPeers(job.meeting_file, job.rank, job.options.workers, _PATIENCE_S)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernels.cuda.current import from_torch, to_torch
+from kernels.cuda.device_rows import DeviceRows
 from kernels.cuda.launch import Array, DeviceLauncher, Launcher, exclusive_sum, launch
 from kernels.cuda.source import Kernel
 from kernels.mfg import Mfg
@@ -144,6 +145,27 @@ def device_factors(
         scales = mean_D * scales if len(scales) else mean_D
     own = xp.ones(mfg.num_dst, wanted) if beside else plain(own_D)
     return Factors(plain(weight_S), scales, own)
+
+
+def sum_device_rows(
+    rows: DeviceRows,
+    mfg: Mfg,
+    weight_S: Tensor | None,
+    scale_D: Tensor | None,
+    reduce: str,
+    own_D: Tensor | None,
+    beside: bool,
+) -> Tensor:
+    """`kernels.nn.aggregate_tiers` on the device: one launch reads the rows of all tiers where they lie."""
+    launcher = rows.launcher
+    with launcher.stream():
+        factors = device_factors(launcher, mfg, torch.float32, weight_S, scale_D, reduce, own_D, beside)
+        own_to, out_width = (rows.width, 2 * rows.width) if beside else (0, rows.width)
+        if not len(rows):
+            return to_torch(launcher.xp.zeros((mfg.num_dst, out_width), np.float32))
+        at = rows_at(rows.address_n, rows.dtype, rows.width, rows.table)
+        out = sum_rows(launcher, mfg.indptr, mfg.indices, at, factors, own_to=own_to, out_width=out_width)
+        return to_torch(out)
 
 
 class DeviceAggregate(torch.autograd.Function):

@@ -6,23 +6,18 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
+from kernels.cuda.launch import PinnedMemoryError, StreamName
 from kernels.cuda.source import Kernel, source_text
 
 # Without contraction the sums have the bits of the CPU's; all of these kernels wait for memory, not for arithmetic.
 COMPILE_OPTIONS = ("-std=c++17", "--fmad=false")
 # cudaHostRegisterPortable, Mapped and ReadOnly, which CuPy does not name.
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
-
-
-class PinnedMemoryError(MemoryError):
-    """Host memory could not be pinned: this machine cannot do it now (exit code 3)."""
-
-    exit_code = 3
 
 
 class CupyLauncher:
@@ -44,7 +39,8 @@ class CupyLauncher:
     def _prepare(self, xp: Any, device: int) -> None:
         self.xp, self.device = xp, device
         self.torch_device = torch.device("cuda", device)
-        self._loading = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        names = get_args(StreamName)
+        self._streams = {name: torch.cuda.Stream(device) for name in names}  # type: ignore[no-untyped-call]
         self._functions: dict[Kernel, Any] = {}
         self._lock = threading.Lock()
         self._pinned: dict[int, tuple[int, Any, int]] = {}
@@ -80,6 +76,10 @@ class CupyLauncher:
         """Memory that nobody holds, PyTorch's unused blocks included."""
         free, _ = torch.cuda.mem_get_info(self.device)
         return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
+
+    def device_count(self) -> int:
+        """GPUs that PyTorch sees."""
+        return int(torch.cuda.device_count())
 
     def reach(self, array: Any) -> Any:
         """Pin a host array, so that kernels read it through UVA until it is released; an empty one needs nothing.
@@ -127,9 +127,9 @@ class CupyLauncher:
             yield
 
     @contextmanager
-    def loading(self) -> Iterator[None]:
-        """Put this thread's work, PyTorch's and CuPy's, on the loading stream."""
-        with torch.cuda.stream(self._loading), self.stream():
+    def on(self, name: StreamName) -> Iterator[None]:
+        """Put this thread's work, PyTorch's and CuPy's, on a stream of its own."""
+        with torch.cuda.stream(self._streams[name]), self.stream():
             yield
 
     def record(self) -> Any:

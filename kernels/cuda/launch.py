@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,16 @@ from kernels.cuda.source import Kernel, Parameter, cta_size, parameters
 Array = Any
 """An array of the launcher's `xp`."""
 
+StreamName = Literal["sample", "side", "gather", "update"]
+"""Streams beside PyTorch's current one: sampling, the second of two kernels side by side, rows, the dynamic cache."""
+
 _MAX_CTAS = 2**31 - 1
+
+
+class PinnedMemoryError(MemoryError):
+    """Host memory could not be pinned: this machine cannot do it now (exit code 3)."""
+
+    exit_code = 3
 
 
 class Launcher(Protocol):
@@ -49,8 +58,17 @@ class DeviceLauncher(Launcher, Protocol):
     def free_bytes(self) -> int:
         """Device memory that nobody holds."""
 
+    def device_count(self) -> int:
+        """Devices of this kind that this machine has."""
+
     def reach(self, array: Any) -> Any:
-        """Bring a host array within reach of kernels; its address is known until it is released."""
+        """Bring a host array within reach of kernels; its address is known until it is released.
+
+        Raises
+        ------
+        PinnedMemoryError
+            If it cannot be.
+        """
 
     def release(self, array: Any) -> None:
         """Give back what `reach` took for a host array, once nothing on the device reads it any more."""
@@ -58,8 +76,8 @@ class DeviceLauncher(Launcher, Protocol):
     def stream(self) -> AbstractContextManager[None]:
         """Put the work of this thread on PyTorch's current stream."""
 
-    def loading(self) -> AbstractContextManager[None]:
-        """Put the work of this thread on the loading stream."""
+    def on(self, name: StreamName) -> AbstractContextManager[None]:
+        """Put the work of this thread on a stream of its own."""
 
     def record(self) -> Any:
         """Event after all that this thread has put on its stream so far."""

@@ -23,7 +23,7 @@ _BUSY_ENOUGH = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Rows of a hop, ready to be sampled. Arrays have room for rows that the last batch may not reach."""
+    """Rows of a hop, ready to be sampled. Arrays have room for rows that the last batch may not reach: empty ones."""
 
     fanout: int
     """Neighbors a row; -1 takes all."""
@@ -78,6 +78,7 @@ def plan_rows(
     *,
     stream_keys: Array,
     replace: bool = False,
+    cached_reads: Array | None = None,
 ) -> Plan:
     """Find each row's list and count its neighbors; how many rows there are is known to the device alone.
 
@@ -91,6 +92,8 @@ def plan_rows(
     fanout : int
     stream_keys : (K,) uint64 on the device
     replace : bool
+    cached_reads : (2,) uint64 on the device, optional
+        Counts to add to; zeros by default.
 
     Returns
     -------
@@ -99,7 +102,7 @@ def plan_rows(
     xp, capacity = launcher.xp, len(uniq)
     address_U, row_key_U = xp.empty(capacity, np.uint64), xp.empty(capacity, np.uint64)
     degree_U, count_U = xp.empty(capacity, np.int64), xp.zeros(capacity, np.int64)
-    cached_reads = xp.zeros(2, np.uint64)
+    cached_reads = xp.zeros(2, np.uint64) if cached_reads is None else cached_reads
     arguments = (
         uniq, uniq_ptr, len(uniq_ptr) - 1, stream_keys, topology.indptr, topology.bits, topology.rank,
         topology.cached_indptr, int(topology.has_cache), topology.indices_address,
@@ -122,6 +125,14 @@ def fill_rows(
     edge_ids: bool = False,
 ) -> tuple[Array, Array]:
     """Sample every planned row in one launch.
+
+    Parameters
+    ----------
+    launcher, topology, plan, uniq
+        As `plan_rows` took them.
+    num_rows, num_edges : int
+        How many there are, or more: rows that no batch reaches are empty.
+    edge_ids : bool
 
     Returns
     -------

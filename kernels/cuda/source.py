@@ -17,7 +17,7 @@ _KERNEL = re.compile(
     r"(?:template\s*<(?P<template>[^>]*)>\s*)?__global__\s+void\s+(?:__launch_bounds__\((?P<cta>\d+)(?:, \d+)?\)\s+)?"
     r"(?P<name>\w+)\s*\((?P<parameters>[^)]*)\)"
 )
-_PARAMETER = re.compile(r"^(?:const\s+)?(\w+)\s*(\*?)\s*(?:__restrict__\s+)?\w+$")
+_PARAMETER = re.compile(r"^(?P<const>const\s+)?(?P<kind>\w+)\s*(?P<star>\*?)\s*(?:__restrict__\s+)?\w+$")
 _DTYPES: dict[str, Any] = {
     "u8": np.uint8,
     "u16": np.uint16,
@@ -58,6 +58,8 @@ class Parameter:
     """Whether the kernel takes a pointer."""
     dtype: np.dtype[Any] | None
     """Dtype of the scalar or of the array; None takes an array of any dtype, as bytes."""
+    is_written: bool = False
+    """Whether the kernel may write to the array."""
 
 
 def c_type(dtype: np.dtype[Any]) -> str:
@@ -126,8 +128,6 @@ def _parameter(declaration: str, chosen: dict[str, str]) -> Parameter:
     match = _PARAMETER.match(declaration)
     if match is None:
         raise ValueError(f"parameter {declaration!r} is not of a form that launches can check")
-    kind = chosen.get(match[1], match[1])
-    is_array = bool(match[2])
-    if kind in _ANY and is_array:
-        return Parameter(True, None)
-    return Parameter(is_array, np.dtype(_DTYPES[kind]))
+    kind, is_array = chosen.get(match["kind"], match["kind"]), bool(match["star"])
+    dtype = None if kind in _ANY and is_array else np.dtype(_DTYPES[kind])
+    return Parameter(is_array, dtype, is_array and not match["const"])

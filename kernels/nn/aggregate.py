@@ -14,8 +14,9 @@ from torch.autograd.function import once_differentiable
 
 from kernels.cpu.aggregate import sum_rows, transpose
 from kernels.cpu.row_ranges import run_ranges, split_by_edges, worthwhile_parts
-from kernels.cuda.aggregate import DeviceAggregate, device_factors
+from kernels.cuda.aggregate import DeviceAggregate, device_factors, sum_device_rows
 from kernels.cuda.current import launcher_for
+from kernels.cuda.device_rows import DeviceRows
 from kernels.mfg import Mfg
 from kernels.tiered_rows import TIER_DTYPES, TieredRows
 
@@ -81,7 +82,7 @@ def aggregate(
 
 def aggregate_tiers(
     mfg: Mfg,
-    rows: TieredRows,
+    rows: TieredRows | DeviceRows,
     *,
     weight_S: Tensor | None = None,
     scale_D: Tensor | None = None,
@@ -96,7 +97,7 @@ def aggregate_tiers(
     Parameters
     ----------
     mfg : Mfg
-    rows : TieredRows
+    rows : TieredRows or DeviceRows
         (num_src, F) rows of float32, float16 or uint8.
     weight_S, scale_D, reduce, own_D, beside
         As for `aggregate`.
@@ -114,6 +115,9 @@ def aggregate_tiers(
         raise ValueError(f"rows must be {mfg.num_src}, one a source (got {len(rows)})")
     if rows.dtype not in TIER_DTYPES:
         raise ValueError(f"rows must be {', '.join(map(str, TIER_DTYPES))} (got {rows.dtype})")
+    if isinstance(rows, DeviceRows):
+        _check_asked(mfg, weight_S, scale_D, reduce, own_D, beside)
+        return sum_device_rows(rows, mfg, weight_S, scale_D, reduce, own_D, beside)
     factors = _factors(mfg, torch.float32, weight_S, scale_D, reduce, own_D, beside)
     stored = np.empty(0, np.uint16 if rows.dtype == np.float16 else rows.dtype)
     # Without sources there are no addresses, which would read as one matrix; there are no rows to read then either.

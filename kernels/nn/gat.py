@@ -100,7 +100,7 @@ class GatLayer(Layer):
     def _own(self, h_DF: Rows) -> Tensor:
         if self.weight_residual is not None:
             return project_rows(h_DF, self.weight_residual)
-        rows = h_DF if isinstance(h_DF, Tensor) else torch.from_numpy(h_DF.gather())
+        rows = h_DF if isinstance(h_DF, Tensor) else h_DF.tensor()
         return rows.to(self.weight.dtype)
 
     def _asked(self, key: np.uint64 | None) -> Attention:

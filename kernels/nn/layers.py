@@ -9,14 +9,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from kernels.cuda.device_rows import DeviceRows
 from kernels.mfg import IdArray, Mfg
 from kernels.nn.aggregate import Reduce, aggregate, aggregate_tiers
 from kernels.tiered_rows import TieredRows
 
 DegreeArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
-Rows = Tensor | TieredRows
-"""Rows in memory, or where they lie in the tiers (features alone, which no gradient reaches)."""
+Rows = Tensor | TieredRows | DeviceRows
+"""Rows in memory, or where they lie in the tiers, of this machine or of a GPU (features, which no gradient reaches)."""
 
 # Least nanoseconds on one core: a multiply-add of a matrix product, and an element of a row that an edge reads.
 _PRODUCT_NS, _READ_NS = 0.025, 0.2
@@ -120,7 +121,7 @@ def head_rows(h_SF: Rows, num_rows: int) -> Rows:
 
 def in_memory(h: Rows) -> Tensor:
     """Float rows in memory, gathered where they lie in the tiers."""
-    return as_float(h if isinstance(h, Tensor) else torch.from_numpy(h.gather()))
+    return as_float(h if isinstance(h, Tensor) else h.tensor())
 
 
 def as_float(h: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from kernels.cuda.device_rows import DeviceRows
 from kernels.nn.multi_hot import linear_rows
 from kernels.tiered_rows import TieredRows
 
@@ -17,15 +18,16 @@ PIECE_ROWS = 2048
 """Rows of a piece: with 128 floats each it stays in a core's second-level cache between gather and product."""
 
 
-def project_rows(rows_SF: Tensor | TieredRows, weight_OF: Tensor) -> Tensor:
+def project_rows(rows_SF: Tensor | TieredRows | DeviceRows, weight_OF: Tensor) -> Tensor:
     """`rows @ weight.T` of rows in memory or in the tiers.
 
     From the tiers, the rows are gathered piece by piece, in the backward pass once more, and never stand together in
-    memory; rows of zeros and ones, a quarter of the size at most, are gathered at once and added up sparsely.
+    memory; rows of zeros and ones, a quarter of the size at most, are gathered at once and added up sparsely. On a GPU
+    rows are gathered at once: it has no cache that pieces would stay in.
 
     Parameters
     ----------
-    rows_SF : (num_rows, F) tensor of any numeric dtype, or TieredRows
+    rows_SF : (num_rows, F) tensor of any numeric dtype, or rows in the tiers
     weight_OF : (out_dim, F) float32 tensor
 
     Returns
@@ -34,8 +36,8 @@ def project_rows(rows_SF: Tensor | TieredRows, weight_OF: Tensor) -> Tensor:
     """
     if isinstance(rows_SF, Tensor):
         return linear_rows(rows_SF, weight_OF)
-    if rows_SF.dtype.kind not in "f":
-        return linear_rows(torch.from_numpy(rows_SF.gather()), weight_OF)
+    if isinstance(rows_SF, DeviceRows) or rows_SF.dtype.kind not in "f":
+        return linear_rows(rows_SF.tensor(), weight_OF)
     out: Tensor = _Project.apply(weight_OF, rows_SF)  # type: ignore[no-untyped-call]
     return out
 

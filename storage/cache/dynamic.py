@@ -10,25 +10,21 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kernels.cpu.gather import gather_rows
-from kernels.cpu.hotness import add_scores
-from kernels.mfg import IdArray
 from kernels.rank_map import RankMap
 from storage.cache.hotset import DynamicLayout, DynamicOptions, HotSet, Ids
+from storage.cache.slots import Slots
 
 _logger = logging.getLogger(__name__)
-_COPIED_ROWS = 4096
 _IDLE_EPOCHS = 2
 """Epochs in a row whose updates do not pay, after which there are no more."""
 
@@ -43,8 +39,8 @@ class Generation:
     """Of those nodes."""
     slot_K: npt.NDArray[np.int32]
     """(k,) slot of each."""
-    rows_SD: npt.NDArray[Any]
-    """All slots; this very view is what readers keep, so that they can be told from those of other generations."""
+    readable: Any
+    """What readers read and keep, so that they can be told from those of other generations (`Slots.readable`)."""
 
 
 @dataclass(slots=True)
@@ -105,8 +101,8 @@ class DynamicCache:
 
     Parameters
     ----------
-    host_ND : (N, D) array
-        All rows; kept by reference.
+    slots : Slots
+        Where rows and scores lie, for the layout.
     layout : DynamicLayout
         Sizes; at least one row.
     options : DynamicOptions
@@ -117,13 +113,11 @@ class DynamicCache:
     An update chooses by a copy of the scores, which go on growing meanwhile. Rows are never wrong for it.
     """
 
-    def __init__(self, host_ND: npt.NDArray[Any], layout: DynamicLayout, options: DynamicOptions) -> None:
-        self._host_ND, self.layout, self._options = host_ND, layout, options
-        self._hot = HotSet(len(host_ND), options.gamma)
-        num_slots = layout.rows + layout.spare_rows
-        self._slots_SD = np.empty((num_slots, host_ND.shape[1]), host_ND.dtype)
-        self._free = list(range(num_slots))
-        self._retired: deque[tuple[weakref.ref[npt.NDArray[Any]], list[int]]] = deque()
+    def __init__(self, slots: Slots, layout: DynamicLayout, options: DynamicOptions) -> None:
+        self._slots, self.layout, self._options = slots, layout, options
+        self._hot = HotSet(slots.score_N, options.gamma)
+        self._free = list(range(layout.rows + layout.spare_rows))
+        self._retired: deque[tuple[weakref.ref[Any], list[int]]] = deque()
         self.current = self._generation(np.empty(0, np.int64), np.empty(0, np.int32))
         self.stats = DynamicStats()
         self.is_watching = False
@@ -140,27 +134,30 @@ class DynamicCache:
         """Bytes on the device: slots, and two generations of maps and slot numbers."""
         return self.layout.nbytes
 
-    def observe(self, ids: IdArray, missed: npt.NDArray[np.int32], bounds: npt.NDArray[np.int64]) -> None:
+    @property
+    def readable(self) -> Any:
+        """What readers of now read and keep."""
+        return self.current.readable
+
+    def observe(self, num_batches: int, score: Callable[[int, Any, float], None]) -> None:
         """Score a group of mini-batches, and start an update where one is due.
 
         Parameters
         ----------
-        ids : (n,) int32 or int64
-            Nodes of all mini-batches of the group.
-        missed : (m,) int32
-            Positions that the static cache misses, ascending.
-        bounds : (K + 1,) int64
-            Where each mini-batch begins in `ids`.
+        num_batches : int
+        score : callable
+            `score(k, score_N, weight)` adds the weight to the score of every node that the static cache misses in
+            mini-batch k; called for each in order.
         """
         if not self.is_watching or self.stats.stopped:
             return
         start = time.perf_counter()
         with self._lock:
-            cuts = np.searchsorted(missed, bounds)
-            for begin, end in pairwise(cuts):
-                add_scores(self._hot.score_N, ids, missed[begin:end], self._hot.weight)
+            for k in range(num_batches):
+                score(k, self._hot.score_N, self._hot.weight)
                 self._hot.advance()
-            self._batches += len(bounds) - 1
+            self._slots.scored()
+            self._batches += num_batches
             is_due = 0 < self._options.interval_batches <= self._batches
             self._batches = 0 if is_due else self._batches
         self.stats.score_s += time.perf_counter() - start
@@ -215,7 +212,7 @@ class DynamicCache:
         start, held = time.perf_counter(), self.current
         self._reclaim()
         with self._lock:  # scores and weight of one moment: both are scaled down now and then
-            hot = self._hot.copy()
+            hot = self._hot.of_now(self._slots.copied_scores())
         swap = hot.propose(held.ids, self.layout.rows, len(self._free))
         if len(swap.incoming):
             self._publish(held, swap.incoming, swap.outgoing)
@@ -226,27 +223,24 @@ class DynamicCache:
         stats.moved_bytes += moved_bytes
         stats.predicted_gain += swap.gain
         self._gain_bytes += swap.gain * self.layout.row_bytes
-        self._cost_bytes += moved_bytes + self._hot.score_N.nbytes  # choosing reads every score
+        self._cost_bytes += moved_bytes + hot.score_N.nbytes  # choosing reads every score
         stats.update_s += time.perf_counter() - start
 
     def _publish(self, held: Generation, incoming: Ids, outgoing: Ids) -> None:
         slots = np.array([self._free.pop() for _ in incoming], np.int32)
-        for first in range(0, len(incoming), _COPIED_ROWS):
-            part = slice(first, first + _COPIED_ROWS)
-            rows_nD = np.empty((len(incoming[part]), self._host_ND.shape[1]), self._host_ND.dtype)
-            gather_rows((self._host_ND,), np.zeros(len(rows_nD), np.uint8), incoming[part], rows_nD)
-            self._slots_SD[slots[part]] = rows_nD
+        self._slots.fill(slots, incoming)
         stays = ~np.isin(held.ids, outgoing, assume_unique=True)
         ids = np.concatenate([held.ids[stays], incoming])
         slot_K = np.concatenate([held.slot_K[stays], slots])
         order = np.argsort(ids)
         left = held.slot_K[~stays].tolist()
-        reader = weakref.ref(held.rows_SD)
+        reader = weakref.ref(held.readable)
         self.current = self._generation(ids[order], slot_K[order])
         self._retired.append((reader, left))
 
     def _generation(self, ids: Ids, slot_K: npt.NDArray[np.int32]) -> Generation:
-        return Generation(ids, RankMap.from_sorted_ids(ids, len(self._host_ND)), slot_K, self._slots_SD[:])
+        rank_map = RankMap.from_sorted_ids(ids, self._slots.num_nodes)
+        return Generation(ids, rank_map, slot_K, self._slots.readable(rank_map, slot_K))
 
     def _reclaim(self) -> None:
         """Free the slots of generations that nobody reads; a reader may hold slots of all later ones too."""

@@ -28,7 +28,7 @@ def explain_plan(plan: CachePlan, num_nodes: int) -> list[str]:
     lines.append(_why_this_split(plan))
     spare = plan.device_budget - plan.total_bytes
     if spare > plan.device_budget // 100:
-        lines.append(f"{_bytes(spare)} stay spare: no other row or list was expected to be read.")
+        lines.append(f"{_bytes(spare)} stay spare: no other row or list was expected to be read (cache.use_spare).")
     return lines
 
 

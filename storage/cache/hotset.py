@@ -7,6 +7,7 @@ Read literally (cache-hit nodes), a row that is not cached could never gain a sc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -97,10 +98,16 @@ class HotSet:
 
     Decay is lazy: instead of all scores shrinking by gamma, what is added grows by 1/gamma from one mini-batch to the
     next (forward decay, Cormode et al., ICDE 2009). The order is that of Eq. 5.
+
+    Parameters
+    ----------
+    score_N : (N,) float64
+        Scores, zeros at first; on a device where they are added to there.
+    gamma : float
     """
 
-    def __init__(self, num_nodes: int, gamma: float) -> None:
-        self.score_N = np.zeros(num_nodes)
+    def __init__(self, score_N: Any, gamma: float) -> None:
+        self.score_N = score_N
         self.weight = 1.0
         """What an access of the present mini-batch adds."""
         self._gamma = gamma
@@ -112,10 +119,10 @@ class HotSet:
             self.score_N /= self.weight
             self.weight = 1.0
 
-    def copy(self) -> HotSet:
-        """Scores and weight of one moment, if nobody adds meanwhile."""
-        copied = HotSet(0, self._gamma)
-        copied.score_N, copied.weight = self.score_N.copy(), self.weight
+    def of_now(self, score_N: npt.NDArray[np.float64]) -> HotSet:
+        """A copy of the scores with the weight of now, if nobody adds meanwhile."""
+        copied = HotSet(score_N, self._gamma)
+        copied.weight = self.weight
         return copied
 
     def propose(self, held: Ids, capacity: int, most_moves: int) -> Swap:

@@ -151,7 +151,7 @@ def run_dynamic(
     if not options.interval_batches:
         raise ValueError("a replay has no epochs: give interval_batches >= 1")
     is_static_N, is_dynamic_N = _mask(static_ids, trace.num_nodes), np.zeros(trace.num_nodes, np.bool_)
-    hot, held, moved, dynamic_hits = HotSet(trace.num_nodes, options.gamma), np.empty(0, np.int64), 0, 0
+    hot, held, moved, dynamic_hits = HotSet(np.zeros(trace.num_nodes), options.gamma), np.empty(0, np.int64), 0, 0
     hits_B = np.empty(trace.num_batches, np.int64)
     for b in range(trace.num_batches):
         static, dynamic = score_replay(trace.batch(b), is_static_N, is_dynamic_N, hot.score_N, hot.weight)

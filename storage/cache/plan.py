@@ -18,6 +18,7 @@ from storage.cache.files import ArrayRecord
 from storage.cache.greedy import BOTH, LISTS, ROWS, Taken, greedy, sums_by_rank
 from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.profile import AccessProfile, CountArray, Counting, StoredProfile
+from storage.cache.spare import fill_spare
 from storage.errors import InputError
 
 Int64Array = npt.NDArray[np.int64]
@@ -108,6 +109,7 @@ def build_plan(
     line_bytes: int = LINE_BYTES,
     costs: MissCosts | None = None,
     dynamic: DynamicOptions | None = None,
+    use_spare: bool = False,
 ) -> CachePlan:
     """Split one byte budget between feature rows, adjacency lists and a dynamic cache (GARDEN §IV-B).
 
@@ -139,6 +141,8 @@ def build_plan(
         What a miss costs; None: bytes that cross.
     dynamic
         Share and upkeep of the dynamic cache; None: there is none.
+    use_spare
+        Fill what is left with further rows, then lists, of the lowest ids: in degree order those most likely asked for.
 
     Returns
     -------
@@ -167,7 +171,7 @@ def build_plan(
     curve_plan = _curve(feature_count_N, heldout.feature_count_N)
     del feature_count_N
     return CachePlan(
-        **_held_and_predicted(heldout, choices),
+        **_held_and_predicted(heldout, choices, device_budget - layout.nbytes if use_spare else 0),
         curve_fraction=np.array(CURVE_FRACTION),
         curve_plan=curve_plan,
         curve_oracle=_curve(heldout.feature_count_N, heldout.feature_count_N),
@@ -270,9 +274,10 @@ def _best(choices: Sequence[_Choice], heldout: Candidates) -> tuple[Taken, tuple
     return none, (saved[ROWS], saved[LISTS])
 
 
-def _held_and_predicted(heldout: Candidates, choices: Sequence[_Choice]) -> dict[str, Any]:
+def _held_and_predicted(heldout: Candidates, choices: Sequence[_Choice], filled_bytes: int) -> dict[str, Any]:
     """Ids and bytes of the best choice; what it serves of the held-out requests, and the oracle with as many bytes."""
     taken, alone = _best(choices, heldout)
+    fill_spare(taken, heldout, filled_bytes)
     feature_ids, adjacency_ids = np.flatnonzero(taken.rows_N), np.flatnonzero(taken.lists_N)
     lists_bytes, num_kinds = int(list_bytes(heldout, taken.lists_N)), (len(feature_ids) > 0) + (len(adjacency_ids) > 0)
     row_hits, rows, list_hits, lists, saved, total = tally(heldout, taken.rows_N, taken.lists_N)

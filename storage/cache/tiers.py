@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kernels.cpu.aligned import empty_aligned
 from kernels.cpu.gather import gather_rows
-from kernels.cpu.hotness import resolve_dynamic
+from kernels.cpu.hotness import add_scores, resolve_dynamic
 from kernels.cpu.resolve import DEVICE, DYNAMIC, HOST, STAGED, resolve_rows, stage_repeats
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
@@ -21,6 +21,7 @@ from kernels.tiered_rows import TIER_DTYPES, TieredRows
 from kernels.topology import Topology
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions
+from storage.cache.slots import HostSlots
 from storage.errors import InputError, TierMismatchError
 
 Rows = npt.NDArray[Any]
@@ -50,6 +51,9 @@ class FeatureTiers:
         Rows of the dynamic cache; 0 means that there is none.
     dynamic
         How the dynamic cache is kept up.
+    stands_in
+        Whether host memory stands in for the device. If not, no row is copied and all are read where they are: the
+        caches are on a GPU, and this only says what they are to hold.
 
     Raises
     ------
@@ -65,21 +69,29 @@ class FeatureTiers:
         check: bool = False,
         dynamic_rows: int = 0,
         dynamic: DynamicOptions | None = None,
+        stands_in: bool = True,
     ) -> None:
         if host_ND.ndim != 2:
             raise ValueError(f"features must be a 2-D array (got {host_ND.ndim}-D)")
         self._host_ND = host_ND
+        self.cached_ids = np.asarray(plan_ids, np.int64)
+        """(C,) nodes whose rows the device holds, ascending."""
+        held_ids = self.cached_ids if stands_in else self.cached_ids[:0]
         # Without rows there is no map either: its bytes would not pay.
-        self._map = RankMap.from_sorted_ids(plan_ids, len(host_ND)) if len(plan_ids) else None
-        self._device_CD = np.empty((len(plan_ids), host_ND.shape[1]), host_ND.dtype)
-        _copy_rows(host_ND, np.asarray(plan_ids, np.int64), self._device_CD)
+        self._map = RankMap.from_sorted_ids(held_ids, len(host_ND)) if len(held_ids) else None
+        self._device_CD = np.empty((len(held_ids), host_ND.shape[1]), host_ND.dtype)
+        _copy_rows(host_ND, held_ids, self._device_CD)
         self._first_N = np.zeros(len(host_ND), np.int32)
         self._reads = TierReads()
         self._lock = Lock()
         self._check = check
-        layout = DynamicLayout(dynamic_rows, self.row_bytes, len(host_ND))
-        self.dynamic = DynamicCache(host_ND, layout, dynamic or DynamicOptions()) if dynamic_rows else None
-        """The dynamic cache, where there is one."""
+        self.dynamic_layout = layout = DynamicLayout(dynamic_rows, self.row_bytes, len(host_ND))
+        """Sizes of the dynamic cache; no rows where there is none."""
+        self.dynamic_options = dynamic or DynamicOptions()
+        """How it is kept up."""
+        has_dynamic = stands_in and layout.rows > 0
+        self.dynamic = DynamicCache(HostSlots(host_ND, layout), layout, self.dynamic_options) if has_dynamic else None
+        """The dynamic cache, where there is one here."""
 
     @property
     def row_bytes(self) -> int:
@@ -89,18 +101,14 @@ class FeatureTiers:
     @property
     def device_bytes(self) -> int:
         """Bytes on the device: cached rows and their rank map, and all of the dynamic cache."""
-        static_bytes = self._device_CD.nbytes + (self._map.nbytes if self._map is not None else 0)
-        return static_bytes + (self.dynamic.nbytes if self.dynamic is not None else 0)
+        num_rows = len(self.cached_ids)
+        static_bytes = num_rows * self.row_bytes + (RankMap.nbytes_for(len(self._host_ND)) if num_rows else 0)
+        return static_bytes + self.dynamic_layout.nbytes
 
     @property
     def source_ND(self) -> Rows:
         """(N, D) all rows, in host memory."""
         return self._host_ND
-
-    @property
-    def cached_ids(self) -> npt.NDArray[np.int64]:
-        """(C,) nodes whose rows the device holds, ascending."""
-        return np.empty(0, np.int64) if self._map is None else self._map.ids()
 
     @property
     def is_readable_in_place(self) -> bool:
@@ -262,11 +270,16 @@ class FeatureTiers:
         """Score what the static cache misses, send to the dynamic one what it holds; what is left, and the slots."""
         if self.dynamic is None:
             return missed, self._host_ND
-        self.dynamic.observe(ids, missed, np.cumsum([0, *map(len, batches)]))
+        cuts = np.searchsorted(missed, np.cumsum([0, *map(len, batches)])).tolist()
+
+        def score(k: int, score_N: npt.NDArray[np.float64], weight: float) -> None:
+            add_scores(score_N, ids, missed[cuts[k] : cuts[k + 1]], weight)
+
+        self.dynamic.observe(len(batches), score)
         held = self.dynamic.current
         contiguous: npt.NDArray[Any] = np.ascontiguousarray(ids)
         places = (held.slot_K, contiguous, missed, DYNAMIC, tier_n, slot_n)
-        return missed[: resolve_dynamic(held.map.bits, held.map.rank, *places)], held.rows_SD
+        return missed[: resolve_dynamic(held.map.bits, held.map.rank, *places)], held.readable
 
     def _tiers(self, staged_SD: Rows, dynamic_SD: Rows) -> list[Rows]:
         """Base arrays by tier; those of this group's generation of the dynamic cache stay as long as the list does."""

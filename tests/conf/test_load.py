@@ -131,3 +131,10 @@ def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: bytes, ex
 def test_a_directory_is_not_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path)
+
+
+def test_a_budget_is_bytes_or_auto() -> None:
+    assert load_config("demo", ["cache.device_budget=auto"]).cache.device_budget == "auto"
+    message = r"demo: cache\.device_budget: 'lots' is no byte size: write 500MB or 2GiB, or auto$"
+    with pytest.raises(ConfigError, match=message):
+        load_config("demo", ["cache.device_budget=lots"])

@@ -38,7 +38,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "unique": (*_each(("insert_nodes",)), "mark_first", *_each(("place_nodes",))),
     "sample": _SAMPLE,
     "gather": (
-        *_each(("resolve_rows", "list_missed", "count_accesses")),
+        *_each(("resolve_rows", "list_missed", "count_accesses", "add_scores")),
         "flag_missed",
         "point_to_staged",
         *(f"gather_rows<{word}, {lanes}>" for word in ("uint4", "u32", "u8") for lanes in (4, 32)),

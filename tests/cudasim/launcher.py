@@ -95,6 +95,10 @@ class SimLauncher:
         """As much as a large GPU has."""
         return 80 << 30
 
+    def device_count(self) -> int:
+        """One."""
+        return 1
+
     def reach(self, array: Any) -> Any:
         """All memory is within reach."""
         return array
@@ -106,7 +110,7 @@ class SimLauncher:
         """Everything runs in the order of its calls."""
         return nullcontext()
 
-    def loading(self) -> AbstractContextManager[None]:
+    def on(self, name: str) -> AbstractContextManager[None]:
         """Everything runs in the order of its calls."""
         return nullcontext()
 

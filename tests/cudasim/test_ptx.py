@@ -7,12 +7,12 @@ import pytest
 
 from kernels import reference
 from kernels.cuda.gather import count_accesses
-from kernels.cuda.ops import CudaOps
 from kernels.cuda.topology import DeviceTopology
 from kernels.topology import Topology
 from tests.cudasim.compiler import COMPILER
 from tests.cudasim.ptx import PtxError
 from tests.cudasim.ptx_launcher import PtxLauncher
+from tests.gpu.ops import CudaOps
 from tests.graphs import cached_topology, power_law_graph
 
 if COMPILER is None:

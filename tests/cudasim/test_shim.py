@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from kernels import reference
-from kernels.cuda.ops import CudaOps
 from kernels.cuda.source import Kernel, source_text
 from kernels.cuda.topology import DeviceTopology
 from kernels.topology import Topology
 from tests.cudasim.build import GXX, BuildError
 from tests.cudasim.launcher import Schedule, SimError, SimLauncher
+from tests.gpu.ops import CudaOps
 from tests.graphs import csc_from_edges
 
 TOYS = (Path(__file__).parent / "toys.cu").read_text()

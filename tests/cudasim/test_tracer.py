@@ -9,7 +9,6 @@ import pytest
 
 from kernels import reference
 from kernels.cuda.baselines import sample_by_groups
-from kernels.cuda.ops import CudaOps
 from kernels.cuda.sample import plan_rows
 from kernels.cuda.source import Kernel, source_text
 from kernels.cuda.topology import DeviceTopology
@@ -17,6 +16,7 @@ from kernels.topology import Topology
 from tests.cudasim.build import GXX
 from tests.cudasim.launcher import Schedule, SimError, SimLauncher
 from tests.cudasim.tracer import Trace
+from tests.gpu.ops import CudaOps
 from tests.graphs import csc_from_edges
 
 if GXX is None:

@@ -11,8 +11,8 @@ from kernels import reference
 from kernels.cuda.baselines import classify_with_counters, sample_by_classes, sample_by_edges, sample_by_warps
 from kernels.cuda.current import from_torch, launching_through, to_torch
 from kernels.cuda.gather import TierTable, check_rows, count_accesses, gather_rows
-from kernels.cuda.launch import DeviceLauncher
-from kernels.cuda.ops import CudaOps
+from kernels.cuda.host_rows import HostRows, PageableRows, PinnedRows
+from kernels.cuda.launch import Array, DeviceLauncher
 from kernels.cuda.sample import plan_rows
 from kernels.cuda.sampler import CudaSampler
 from kernels.cuda.tiers import DeviceTiers
@@ -24,7 +24,11 @@ from kernels.nn.dropout import dropout
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
+from storage.cache.device_slots import DeviceSlots
+from storage.cache.dynamic import DynamicCache
+from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.tiers import cached_topology
+from tests.gpu.ops import CudaOps
 
 
 def small_graph(num_nodes: int, mean_degree: int, dtype: type, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -95,14 +99,32 @@ def check_mini_batches(launcher: DeviceLauncher) -> None:
     )
     _agree(sampled.adjacency_reads == expected.adjacency_reads, "adjacency reads")
     features = launcher.reach(np.random.default_rng(0).standard_normal((2000, 24)).astype(np.float32))
-    tiers = DeviceTiers(launcher, features, np.arange(0, 2000, 4))
-    tiers.replace_dynamic(np.arange(1, 2000, 8))
-    rows = tiers.gather_group([sample.input_nodes for sample in sampled.samples])
-    for got, wanted, gathered in zip(sampled.samples, expected.samples, rows, strict=True):
+    for got, wanted in zip(sampled.samples, expected.samples, strict=True):
         _equal(launcher, [got.input_nodes, got.seed_inverse], [wanted.input_nodes, wanted.seed_inverse])
         for hop, wanted_hop in zip(got.hops, wanted.hops, strict=True):
             _equal(launcher, [hop.indptr, hop.indices], [wanted_hop.indptr, wanted_hop.indices])
-        _equal(launcher, [gathered], [features[wanted.input_nodes]])
+    groups = [sample.input_nodes for sample in sampled.samples]
+    for rows in (PinnedRows(launcher, features), PageableRows(launcher, features)):
+        tiers = DeviceTiers(launcher, rows, np.arange(0, 2000, 4), held_tier(launcher, rows, np.arange(1, 2000, 8)))
+        gathered, located = tiers.gather_group(groups), tiers.locate_group(groups)
+        for wanted, one, other in zip(expected.samples, gathered.rows, located.rows, strict=True):
+            _equal(launcher, [one, from_torch(launcher, other.tensor())], [features[wanted.input_nodes]] * 2)
+        _agree(tiers.reads.dynamic_rows > 0, "rows of the dynamic cache")
+
+
+def held_tier(launcher: DeviceLauncher, rows: HostRows, ids: np.ndarray) -> DynamicCache:
+    """A dynamic cache that holds some rows."""
+    layout = DynamicLayout(len(ids), max(1, rows.width * rows.dtype.itemsize), rows.num_rows)
+    cache = DynamicCache(DeviceSlots(launcher, rows, layout), layout, DynamicOptions(share=1, epochs=99))
+    cache.is_watching, where = True, launcher.to_device(ids)
+
+    def score(_: int, score_N: Array, weight: float) -> None:
+        score_N[where] += weight
+
+    cache.observe(1, score)
+    cache.update()
+    cache.is_watching = False
+    return cache
 
 
 def check_rows_and_counts(launcher: DeviceLauncher) -> None:

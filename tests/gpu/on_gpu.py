@@ -22,6 +22,7 @@ import torch
 from kernels.cuda.baselines import sample_by_warps
 from kernels.cuda.current import device_launcher, launching_through, to_torch
 from kernels.cuda.gather import TierTable, gather_rows
+from kernels.cuda.host_rows import PinnedRows
 from kernels.cuda.launch import Array, DeviceLauncher
 from kernels.cuda.probe import probe
 from kernels.cuda.sample import fill_rows, plan_rows
@@ -30,6 +31,7 @@ from kernels.cuda.tiers import DeviceTiers
 from kernels.cuda.topology import DeviceTopology
 from kernels.cuda.unique import unique_nodes
 from kernels.mfg import Mfg
+from kernels.nn.layers import Rows
 from kernels.nn.model import ModelSpec, build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
@@ -98,7 +100,7 @@ class Workload:
         self.features, self.indices = launcher.reach(features), launcher.reach(indices)
         self.device = DeviceTopology.place(launcher, self.topology, self.indices)
         self.plain = DeviceTopology.place(launcher, Topology.in_memory(indptr, indices), self.indices)
-        self.tiers = DeviceTiers(launcher, self.features, np.arange(rows))
+        self.tiers = DeviceTiers(launcher, PinnedRows(launcher, self.features), np.arange(rows))
         seeds = np.random.default_rng(2).choice(size.nodes, size.batch * size.batches, replace=False)
         self.batches = shuffled_batches(seeds, size.batch, seed=3, epoch=0)
         self.sampler = NeighborSampler(self.topology, FANOUTS, seed=4, purpose=Purpose.TRAIN)
@@ -107,10 +109,10 @@ class Workload:
         self.model = build_model(spec, seed=0).to(launcher.torch_device)
         self.optimizer = torch.optim.Adam(self.model.parameters())
 
-    def step(self, hops: tuple[Mfg, ...], rows: Array) -> None:
+    def step(self, hops: tuple[Mfg, ...], rows: Rows) -> None:
         """Train on one mini-batch whose labels are made up."""
         self.optimizer.zero_grad()
-        logits = self.model(hops, to_torch(rows))
+        logits = self.model(hops, rows)
         labels = torch.arange(len(logits), device=logits.device) % NUM_CLASSES
         torch.nn.functional.cross_entropy(logits, labels).backward()
         self.optimizer.step()
@@ -120,15 +122,15 @@ class Workload:
         for first in range(0, len(self.batches), SUPERBATCH):
             group = self.batches[first : first + SUPERBATCH]
             sampled = self.cuda_sampler.sample(group, epoch=0, first_batch=first)
-            rows = self.tiers.gather_group([sample.input_nodes for sample in sampled.samples])
-            for sample, x in zip(sampled.samples, rows, strict=True):
-                self.step(sample.hops, x)
+            group = self.tiers.locate_group([sample.input_nodes for sample in sampled.samples])
+            for sample, rows in zip(sampled.samples, group.rows, strict=True):
+                self.step(sample.hops, rows)
 
     def baseline_epoch(self) -> None:
         """One mini-batch at a time: a warp a row over UVA, and a gather without a cache."""
         for index, seeds in enumerate(self.batches):
             hops, nodes = self.baseline_sample(seeds, index)
-            self.step(hops, self.baseline_rows(nodes))
+            self.step(hops, to_torch(self.baseline_rows(nodes)))
 
     def baseline_sample(self, seeds: np.ndarray, index: int) -> tuple[tuple[Mfg, ...], Array]:
         """Hops and input nodes of one mini-batch in the baseline's shape."""
@@ -209,9 +211,9 @@ def copy_bandwidths(launcher: DeviceLauncher, size: Size) -> dict[str, float]:
 def gather_bandwidths(work: Workload, copies: dict[str, float]) -> dict[str, float]:
     """Shares of the copies' bandwidth: random rows that all hit the device cache, and that all come over UVA."""
     launcher, xp, num_rows = work.launcher, work.launcher.xp, work.size.batch * 200
-    hits = np.random.default_rng(6).integers(0, len(work.tiers._planned.rows_CD), num_rows)
+    hits = np.random.default_rng(6).integers(0, len(work.tiers.planned_rows), num_rows)
     misses = launcher.to_device(np.random.default_rng(7).integers(0, work.size.nodes, num_rows))
-    table = TierTable.of(launcher, [work.tiers._planned.rows_CD])
+    table = TierTable.of(launcher, [work.tiers.planned_rows])
     slots, zeros = launcher.to_device(hits), xp.zeros(num_rows, np.uint8)
     out = xp.empty((num_rows, work.size.width), np.float32)
     num_bytes = out.nbytes

@@ -16,7 +16,7 @@ from tasks.training_config import chosen_backend
         ({}, "cuda"),
         ({"backend": "cpu"}, "cpu"),
         ({"storage": {"mode": "storage"}}, "cpu"),
-        ({"cache": {"dynamic": {"share": 0.5}}}, "cpu"),
+        ({"cache": {"dynamic": {"share": 0.5}}}, "cuda"),
     ],
 )
 def test_a_gpu_trains_where_it_can_do_what_is_asked(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kernels.cuda.tiers import RowGroup
 from kernels.mfg import TierReads
 from tasks.device_loader import DeviceLoader
 
@@ -18,17 +19,18 @@ class _Device:
     """Launcher, sampler and tiers in one; notes what was made and when the consumer's stream was waited for."""
 
     def __init__(self) -> None:
-        self.made, self.finished = 0, 0
+        self.sampled, self.made, self.finished = 0, 0, 0
 
     def sample(self, batches: Any, **_: Any) -> Any:
-        self.made += 1
+        self.sampled += 1
         samples = [SimpleNamespace(input_nodes=seeds) for seeds in batches]
         return SimpleNamespace(samples=samples, adjacency_reads=TierReads())
 
-    def gather_group(self, groups: Any) -> Any:
-        return groups
+    def gather_group(self, groups: Any) -> RowGroup:
+        self.made += 1
+        return RowGroup(groups, None)
 
-    def loading(self) -> Any:
+    def on(self, name: str) -> Any:
         return nullcontext()
 
     def record(self) -> None:
@@ -59,9 +61,10 @@ def _settled(device: _Device, expected: int) -> int:
     return device.made
 
 
-def test_two_super_batches_are_made_at_most(device: _Device) -> None:
+def test_two_super_batches_have_rows_at_most_and_one_more_is_sampled(device: _Device) -> None:
     with _stream(device, 12) as stream:
         assert _settled(device, 2) == 2
+        assert device.sampled == 3
         batches = iter(stream)
         next(batches), next(batches)
         assert _settled(device, 2) == 2
@@ -80,4 +83,4 @@ def test_whoever_leaves_in_mid_super_batch_waits_for_what_reads_it(device: _Devi
         if not is_kept:
             batches.close()
             assert device.finished == 1
-    assert device.finished == 1
+    assert device.finished == 2  # the loading stream as well, whose rows nobody took

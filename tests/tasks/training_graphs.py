@@ -33,18 +33,20 @@ class Data:
     splits: Splits
     degrees: NodeDegrees
 
-    def features(self, cached: int = 0) -> FeatureTiers:
+    def features(self, cached: int = 0, **rest: Any) -> FeatureTiers:
         """New tiers that hold the first `cached` rows."""
-        return FeatureTiers(self.rows, np.arange(cached))
+        return FeatureTiers(self.rows, np.arange(cached), **rest)
 
     def with_adjacency_cache(self, cached: int) -> Data:
         """The same data with the first `cached` lists in the adjacency cache."""
         return replace(self, topology=cached_topology(self.topology.indptr, self.topology.indices, np.arange(cached)))
 
-    def train(self, options: TrainOptions, *, cached: int = 0, **rest: Any) -> TrainResult:
-        """Train on these data."""
-        arguments = {"num_classes": NUM_CLASSES, **rest}
-        return train(self.topology, self.features(cached), self.labels, self.splits, self.degrees, options, **arguments)
+    def train(
+        self, options: TrainOptions, *, cached: int = 0, tiers: dict[str, Any] | None = None, **rest: Any
+    ) -> TrainResult:
+        """Train on these data; `tiers` are further arguments of theirs."""
+        arguments, features = {"num_classes": NUM_CLASSES, **rest}, self.features(cached, **(tiers or {}))
+        return train(self.topology, features, self.labels, self.splits, self.degrees, options, **arguments)
 
 
 def community_data(num_nodes: int = 300, *, seed: int = 0, dtype: npt.DTypeLike = np.float32) -> Data:

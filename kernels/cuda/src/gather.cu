@@ -11,14 +11,18 @@ template <typename id_t>
 __global__ void __launch_bounds__(256) resolve_rows(i64 num_ids, const id_t* __restrict__ ids,
                                                     const u64* __restrict__ bits, const u32* __restrict__ rank,
                                                     int has_cache, const u64* __restrict__ dynamic_bits,
-                                                    const u32* __restrict__ dynamic_rank, int has_dynamic,
+                                                    const u32* __restrict__ dynamic_rank,
+                                                    const i32* __restrict__ dynamic_slot, int has_dynamic,
                                                     u8* __restrict__ tier_n, i64* __restrict__ slot_n) {
   const i64 i = global_thread();
   if (i >= num_ids) return;
   const i64 v = ids[i];
   i64 slot = has_cache ? slot_of(bits, rank, v) : -1;
   u8 tier = DEVICE_TIER;
-  if (slot < 0 && has_dynamic) slot = slot_of(dynamic_bits, dynamic_rank, v), tier = DYNAMIC_TIER;
+  if (slot < 0 && has_dynamic) {
+    const i64 held = slot_of(dynamic_bits, dynamic_rank, v);
+    if (held >= 0) slot = dynamic_slot[held], tier = DYNAMIC_TIER;
+  }
   if (slot < 0) slot = v, tier = HOST_TIER;
   tier_n[i] = tier;
   slot_n[i] = slot;
@@ -90,6 +94,16 @@ __global__ void __launch_bounds__(256) count_accesses(i64 num_ids, const id_t* _
                                                       u64* __restrict__ counts_N) {
   const i64 i = global_thread();
   if (i < num_ids) atomicAdd(counts_N + ids[i], 1ull);
+}
+
+// score[v] += weight for every id of one mini-batch that the planned rows miss. Ids of a mini-batch are distinct: no two
+// threads add to one score, and the sums are the same in whatever order threads come.
+template <typename id_t>
+__global__ void __launch_bounds__(256) add_scores(i64 num_ids, const id_t* __restrict__ ids,
+                                                  const u8* __restrict__ tier_n, double weight,
+                                                  double* __restrict__ score_N) {
+  const i64 i = global_thread();
+  if (i < num_ids && tier_n[i] != DEVICE_TIER) score_N[ids[i]] += weight;
 }
 
 // Requests by tier: counts[tier] += 1 a row, one addition a warp.

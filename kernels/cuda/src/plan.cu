@@ -1,7 +1,7 @@
 // What a hop's rows need before they are sampled: where each list lies, how many neighbors it gives, and its key.
 #include "rng.cuh"
 
-// One thread a row. Rows past the last batch, which the host need not know, count nothing.
+// One thread a row. Rows past the last batch, which the host need not know, are empty.
 // cached_reads: rows and edges that the adjacency cache serves; all others are read from below.
 template <typename id_t>
 __global__ void __launch_bounds__(256) plan_rows(
@@ -22,6 +22,8 @@ __global__ void __launch_bounds__(256) plan_rows(
     address_U[t] = (is_cached ? device_base : host_base) + (u64)begin * sizeof(id_t);
     degree_U[t] = degree;
     row_key_U[t] = child(stream_keys[batch_of(uniq_ptr, num_batches, t)], (u64)v);
+  } else if (t < capacity) {
+    degree_U[t] = 0;
   }
   if (t < capacity) count_U[t] = count;
   if (!has_cache) return;

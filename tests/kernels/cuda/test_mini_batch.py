@@ -2,20 +2,28 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels import reference
 from kernels.cuda.gather import TierTable, check_rows, count_accesses, gather_rows, row_addresses
-from kernels.cuda.launch import Launcher
+from kernels.cuda.host_rows import PageableRows, PinnedRows
+from kernels.cuda.launch import DeviceLauncher, Launcher
 from kernels.cuda.sampler import CudaSampler
 from kernels.cuda.tiers import DeviceTiers
 from kernels.cuda.topology import DeviceTopology
-from kernels.mfg import SuperBatch
+from kernels.mfg import Mfg, SuperBatch
+from kernels.nn.aggregate import Reduce, aggregate_tiers
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
+from kernels.tiered_rows import TieredRows
 from kernels.topology import Topology
+from storage.cache.device_slots import DeviceSlots
+from storage.cache.dynamic import DynamicCache
+from storage.cache.hotset import DynamicOptions
 from storage.cache.tiers import FeatureTiers
+from tests.gpu.checks import held_tier
 from tests.graphs import cached_topology, power_law_graph, seed_batches, topologies
 
 DRAWN = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -55,8 +63,10 @@ def test_drawn_samples_equal_the_cpus(
     _same_samples(launcher, sampled, cpu.sample(batches, epoch=1, first_batch=4, batch_step=2))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_a_super_batch_equals_the_cpus_through_all_tiers(launcher: Launcher, dtype: type) -> None:
+@pytest.mark.parametrize(("dtype", "is_pinned"), [(np.float32, True), (np.float16, True), (np.float32, False)])
+def test_a_super_batch_equals_the_cpus_through_all_tiers(
+    launcher: DeviceLauncher, dtype: type, is_pinned: bool
+) -> None:
     """K = 8, three hops, adjacency cache; rows from the device cache, the dynamic cache, staging and host memory."""
     num_nodes = 2000
     rng = np.random.default_rng(5)
@@ -71,15 +81,77 @@ def test_a_super_batch_equals_the_cpus_through_all_tiers(launcher: Launcher, dty
     features = rng.standard_normal((num_nodes, 24)).astype(dtype)
     planned, dynamic = np.arange(0, num_nodes, 4), np.arange(1, num_nodes, 7)
     dynamic = dynamic[dynamic % 4 != 0]
-    tiers = DeviceTiers(launcher, features, planned)
-    tiers.replace_dynamic(dynamic)
+    on_cpu = FeatureTiers(features, planned, dynamic_rows=len(dynamic), dynamic=DynamicOptions(share=1))
+    assert on_cpu.dynamic is not None
+    on_cpu.dynamic.is_watching = True
+    on_cpu.dynamic.observe(1, lambda _, score_N, weight: score_N.__setitem__(dynamic, weight))
+    on_cpu.dynamic.update()
+    on_cpu.dynamic.is_watching = False
+    host = (PinnedRows if is_pinned else PageableRows)(launcher, launcher.reach(features))
+    held = held_tier(launcher, host, dynamic)
+    tiers = DeviceTiers(launcher, host, planned, held)
     groups = [sample.input_nodes for sample in sampled.samples]
-    for rows, sample in zip(tiers.gather_group(groups), expected.samples, strict=True):
-        assert np.array_equal(launcher.to_host(rows).view(np.uint8), features[sample.input_nodes].view(np.uint8))
-    on_cpu = FeatureTiers(features, np.union1d(planned, dynamic))
-    assert len(list(on_cpu.gather_group([sample.input_nodes for sample in expected.samples]))) == 8
+    copied, in_place = tiers.gather_group(groups), tiers.locate_group(groups)
+    for rows, places, sample in zip(copied.rows, in_place.rows, expected.samples, strict=True):
+        wanted = features[sample.input_nodes]
+        assert launcher.to_host(rows).tobytes() == wanted.tobytes()
+        assert places.tensor().cpu().numpy().tobytes() == wanted.tobytes()
+        assert (len(places), len(places.head(5).tensor())) == (len(wanted), 5)
+    host_groups = [sample.input_nodes for sample in expected.samples]
+    for _ in range(2):
+        assert len(list(on_cpu.gather_group(host_groups))) == 8
     assert tiers.reads == on_cpu.reads
-    assert tiers.device_bytes >= (len(planned) + len(dynamic)) * tiers.row_bytes
+    assert tiers.reads.dynamic_rows > 0
+    assert tiers.planned_bytes + held.nbytes == on_cpu.device_bytes
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+def test_the_first_layer_reads_rows_where_they_lie(launcher: DeviceLauncher, dtype: type, reduce: Reduce) -> None:
+    """To the bit what the CPU sums up."""
+    rng, features = np.random.default_rng(2), np.random.default_rng(1).integers(0, 200, (300, 20)).astype(dtype)
+    host = PinnedRows(launcher, launcher.reach(features))
+    tiers = DeviceTiers(launcher, host, np.arange(0, 300, 3), held_tier(launcher, host, np.arange(1, 300, 9)))
+    batches = [rng.permutation(300)[:size] for size in (200, 0, 90)]
+    group = tiers.locate_group([launcher.to_device(ids) for ids in batches])
+    for ids, rows in zip(batches, group.rows, strict=True):
+        num_dst = len(ids) // 2
+        indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 6, num_dst))])
+        indices = rng.integers(0, max(1, len(ids)), indptr[-1]).astype(np.int32)
+        weight = torch.from_numpy(rng.random(len(ids), np.float32)) if reduce == "sum" else None
+        on_cpu = TieredRows([features], np.zeros(len(ids), np.uint8), ids)
+        expected = aggregate_tiers(Mfg(indptr, indices, len(ids)), on_cpu, weight_S=weight, reduce=reduce, beside=True)
+        mfg = Mfg(launcher.to_device(indptr), launcher.to_device(indices), len(ids))
+        on_device = None if weight is None else weight.to(launcher.torch_device)
+        found = aggregate_tiers(mfg, rows, weight_S=on_device, reduce=reduce, beside=True)
+        assert torch.equal(found.cpu(), expected)
+
+
+def test_scores_of_the_dynamic_cache_are_the_cpus(launcher: DeviceLauncher) -> None:
+    """Bit for bit, so that it comes to hold the same rows."""
+    features = np.random.default_rng(0).random((400, 6), np.float32)
+    planned, options = np.arange(40), DynamicOptions(share=1, gamma=0.9, epochs=9)
+    on_cpu = FeatureTiers(features, planned, dynamic_rows=30, dynamic=options)
+    host = PinnedRows(launcher, launcher.reach(features))
+    slots = DeviceSlots(launcher, host, on_cpu.dynamic_layout)
+    held = DynamicCache(slots, on_cpu.dynamic_layout, options)
+    tiers, rng = DeviceTiers(launcher, host, planned, held), np.random.default_rng(3)
+    assert on_cpu.dynamic is not None
+    for epoch in range(3):
+        with on_cpu.watched_epoch(epoch), held.watch(epoch):
+            for _ in range(4):
+                group = [rng.permutation(400)[: rng.integers(0, 60)] for _ in range(3)]
+                for rows, ids in zip(
+                    tiers.gather_group([launcher.to_device(ids) for ids in group]).rows, group, strict=True
+                ):
+                    assert np.array_equal(launcher.to_host(rows), features[ids])
+                list(on_cpu.gather_group(group))
+        held.wait()
+        on_cpu.dynamic.wait()
+        assert slots.copied_scores().tobytes() == on_cpu.dynamic._slots.copied_scores().tobytes()
+        assert held.current.ids.tolist() == on_cpu.dynamic.current.ids.tolist()
+        assert len(held.current.ids) > 10
+    assert tiers.reads == on_cpu.reads
 
 
 @DRAWN

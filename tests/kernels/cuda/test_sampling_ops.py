@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from kernels import reference
 from kernels.cuda.launch import Launcher
-from kernels.cuda.ops import CudaOps
 from kernels.cuda.sample import busy_share, group_shape
 from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import IdArray
 from kernels.topology import Topology
 from tests.cudasim.instances import FANOUTS
+from tests.gpu.ops import CudaOps
 from tests.graphs import csc_from_edges, seed_batches, topologies
 
 DRAWN = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from storage.cache import hotset
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions, HotSet
+from storage.cache.slots import HostSlots
 from storage.cache.tiers import FeatureTiers
 from storage.errors import TierMismatchError
 
@@ -161,7 +162,7 @@ def test_a_wrong_row_is_found_by_the_checking_mode() -> None:
         tiers.gather(np.array([7, 9]))
     assert tiers.dynamic is not None
     tiers.dynamic.wait()
-    tiers.dynamic.current.rows_SD[:] += 1
+    tiers.dynamic.current.readable[:] += 1
     with pytest.raises(TierMismatchError, match="node 7, read from the dynamic tier"):
         tiers.gather(np.array([7]))
 
@@ -177,14 +178,14 @@ def test_the_layout_is_the_largest_that_fits(budget: int, row_bytes: int, num_no
 def test_bytes_are_those_that_are_allocated() -> None:
     host_ND = rows_of(1000)
     layout = DynamicLayout.within(5000, 20, 1000)
-    cache = DynamicCache(host_ND, layout, DynamicOptions(share=1))
+    cache = DynamicCache(HostSlots(host_ND, layout), layout, DynamicOptions(share=1))
     cache.is_watching = True
-    cache.observe(np.arange(1000), np.arange(1000, dtype=np.int32), np.array([0, 1000]))
+    cache.observe(1, lambda _, score_N, weight: np.add(score_N, weight, out=score_N))
     for _ in range(20):
         cache.update()
     held = cache.current
     assert len(held.ids) == layout.rows
-    assert cache.nbytes == held.rows_SD.nbytes + 2 * (held.map.nbytes + held.slot_K.nbytes) <= 5000
+    assert cache.nbytes == held.readable.nbytes + 2 * (held.map.nbytes + held.slot_K.nbytes) <= 5000
 
 
 def test_it_stops_by_schedule_and_when_updates_do_not_pay() -> None:
@@ -207,7 +208,7 @@ def test_it_stops_by_schedule_and_when_updates_do_not_pay() -> None:
 
 
 def test_a_move_that_does_not_gain_an_access_is_not_made() -> None:
-    hot = HotSet(4, 1.0)
+    hot = HotSet(np.zeros(4), 1.0)
     hot.score_N[:] = [3.0, 2.5, 0.0, 0.0]
     swap = hot.propose(np.array([1, 2]), 2, 5)
     assert (swap.incoming.tolist(), swap.outgoing.tolist(), swap.gain) == ([0], [2], 3.0)
@@ -235,7 +236,7 @@ def test_scores_that_are_scaled_down_during_an_update_do_not_change_what_it_gain
 
 
 def test_scores_outlive_the_range_of_floats() -> None:
-    hot = HotSet(3, 0.5)
+    hot = HotSet(np.zeros(3), 0.5)
     for step in range(3000):
         hot.score_N[step % 2] += hot.weight
         hot.advance()

@@ -1,17 +1,18 @@
-"""The sampling ops by the names of `kernels.reference`, on device arrays; each waits for the sizes that it returns."""
+"""The sampling ops by the names of `kernels.reference`, for tests that compare them one by one."""
 
 from __future__ import annotations
 
 from kernels.cuda.classify import classify_rows
 from kernels.cuda.launch import Array, Launcher
 from kernels.cuda.sample import fill_rows, plan_rows
+from kernels.cuda.sampler import tier_reads
 from kernels.cuda.topology import DeviceTopology
 from kernels.cuda.unique import unique_nodes
 from kernels.mfg import TierReads
 
 
 class CudaOps:
-    """Ops one by one. The sampler joins them with fewer waits."""
+    """Each op waits for the sizes that it returns."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
@@ -55,10 +56,3 @@ class CudaOps:
         capacity = len(uniq) + len(neighbors)
         src, src_ptr, _, local = unique_nodes(self._launcher, uniq, uniq_ptr, neighbors, edge_ptr, capacity)
         return src[: int(src_ptr[-1])], src_ptr, local  # synchronize!
-
-
-def tier_reads(cached: list[int], num_rows: int, num_edges: int, id_bytes: int) -> TierReads:
-    """What `plan_rows` counted as bytes and rows of each tier: what the cache does not serve is read from below."""
-    cached_rows, cached_edges = cached
-    host_bytes = (num_edges - cached_edges) * id_bytes
-    return TierReads(cached_rows, num_rows - cached_rows, cached_edges * id_bytes, host_bytes)
