@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernels.cuda.probe import Probe, probe
+from kernels.cuda.verdict import fault_of
 
 Asked = Literal["auto", "cpu", "cuda"]
 Backend = Literal["cpu", "cuda"]
@@ -33,6 +34,9 @@ class Choice:
 def resolve_backend(asked: Asked, found: Probe | None = None, *, obstacle: str = "") -> Choice:
     """Choose the backend, and log it.
 
+    A GPU is used only where it was seen to compute what the CPU computes (`kernels.cuda.verdict`): the first time that
+    takes up to a minute.
+
     Parameters
     ----------
     asked : "auto", "cpu" or "cuda"
@@ -54,6 +58,10 @@ def resolve_backend(asked: Asked, found: Probe | None = None, *, obstacle: str =
     if asked == "cpu":
         return _chosen(Choice("cpu", "asked for"))
     found = found or probe()
+    fault = fault_of(found) if found.is_usable and not obstacle else ""
+    if fault:
+        obstacle = f"{found.devices[0].name}: {fault}; `garden doctor` tells more"
+        _logger.warning("the GPU is not used: %s", obstacle)
     if found.is_usable and not obstacle:
         return _chosen(Choice("cuda", found.sentence))
     if asked == "cuda":

@@ -15,6 +15,7 @@ from typing import Literal
 
 import kernels
 from kernels.cuda.probe import locked_memory_limit, probe
+from kernels.cuda.verdict import fault_of
 from storage.blocks.probe import probe_direct_io
 from tasks.budgets import available_memory, format_bytes
 
@@ -141,7 +142,13 @@ def _backend() -> Iterator[Finding]:
     if not found.is_usable:
         yield Finding("backend", "note", f"cpu (Numba): found {names}, but {found.missing}", found.advice)
         return
-    yield Finding("backend", "ok", f"cuda: {names}, {format_bytes(found.devices[0].memory_bytes)}")
+    fault = fault_of(found)
+    if fault:
+        advice = "runs train on the CPU: update the driver and CuPy; if that does not help, report this line"
+        yield Finding("backend", "note", f"cpu (Numba): found {names}, but {fault}", advice)
+        return
+    memory = format_bytes(found.devices[0].memory_bytes)
+    yield Finding("backend", "ok", f"cuda: {names}, {memory}; computes a mini-batch as the CPU does")
     limit = locked_memory_limit()
     if limit is not None and limit < _LITTLE_MEMORY:
         advice = (

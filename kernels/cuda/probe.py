@@ -39,6 +39,8 @@ class Probe:
     """What keeps the backend from working; empty where nothing does."""
     advice: str
     """What to do about it."""
+    driver: tuple[int, int] = (0, 0)
+    """CUDA version that the driver supports."""
 
     @property
     def is_usable(self) -> bool:
@@ -66,7 +68,7 @@ def probe() -> Probe:
         return Probe((), f"the NVIDIA driver {reason}", "see that `nvidia-smi` lists a GPU, or use backend: cpu")
     devices = _devices(driver)
     missing, advice = _first_obstacle(driver, devices)
-    return Probe(devices, missing, advice)
+    return Probe(devices, missing, advice, _driver_version(driver))
 
 
 def locked_memory_limit() -> int | None:

@@ -24,4 +24,5 @@ def test_a_gpu_trains_where_it_can_do_what_is_asked(
 ) -> None:
     gpu = Probe((Device("a GPU", (9, 0), 80 << 30),), "", "")
     monkeypatch.setattr(backend_module, "probe", lambda: gpu)
+    monkeypatch.setattr(backend_module, "fault_of", lambda _: "")
     assert chosen_backend(PipelineConfig.model_validate(changes)) == backend

@@ -91,11 +91,21 @@ def test_what_is_missing_is_said_and_what_to_do(
 def test_a_gpu_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, FakeDriver())
     monkeypatch.setattr(doctor, "locked_memory_limit", lambda: 64 << 10)
+    monkeypatch.setattr(doctor, "fault_of", lambda _: "")
     assert probe().sentence == "NVIDIA H200, 139 GiB"
+    assert probe().driver == (13, 0)
     backend, pinned = doctor._backend()
     assert backend.found.startswith("cuda: NVIDIA H200")
     assert pinned.status == "note"
     assert "ulimit -l" in pinned.advice
+
+
+def test_a_gpu_that_is_wrong_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, FakeDriver())
+    monkeypatch.setattr(doctor, "fault_of", lambda _: "it does not compute what the CPU does: gathering")
+    (finding,) = doctor._backend()
+    assert (finding.status, finding.found.split(":")[0]) == ("note", "cpu (Numba)")
+    assert "gathering" in finding.found
 
 
 def test_nothing_is_left_of_the_fake() -> None:

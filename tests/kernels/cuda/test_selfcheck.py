@@ -1,0 +1,123 @@
+"""The check of a GPU before it is used: on the shim, with sources that were tampered with, and what is remembered."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernels.cuda import verdict
+from kernels.cuda.launch import PinnedMemoryError
+from kernels.cuda.probe import Device, Probe
+from kernels.cuda.selfcheck import differences
+from kernels.cuda.source import source_text
+from tests.cudasim.build import GXX
+from tests.cudasim.launcher import SimLauncher
+
+needs_shim = pytest.mark.skipif(GXX is None, reason="g++ is not installed: the check of GPUs is NOT tested here")
+FOUND = Probe((Device("NVIDIA H200", (9, 0), 139 << 30),), "", "", (13, 0))
+
+
+class _Unpinned(SimLauncher):
+    def reach(self, array: Any) -> Any:
+        raise PinnedMemoryError("refused")
+
+
+@needs_shim
+@pytest.mark.parametrize("launcher", [SimLauncher(), _Unpinned()], ids=["pinned", "not pinned"])
+def test_the_shim_agrees_with_the_cpu(launcher: SimLauncher) -> None:
+    assert differences(launcher) == []
+
+
+@needs_shim
+@pytest.mark.parametrize(
+    ("source", "right", "wrong", "differs"),
+    [
+        (
+            "plan",
+            "count = degree <= limit ? degree : fanout",
+            "count = degree <= limit ? degree : fanout - 1",
+            "sampling",
+        ),
+        ("unique", "position = rank -", "position = 1 + rank -", "sampling"),
+        ("gather", "word += LANES) target[word]", "word += LANES) if (row % 7) target[word]", "gathering"),
+        ("aggregate", "total += weighted", "total -= weighted", "training (sage)"),
+        ("attention", "*= 1.0f / total", "*= 2.0f / total", "training (gat)"),
+    ],
+)
+def test_tampered_kernels_are_found(source: str, right: str, wrong: str, differs: str) -> None:
+    text = source_text(source)
+    assert right in text
+    found = differences(SimLauncher(texts={source: text.replace(right, wrong)}))
+    assert found == [differs]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Answers of the process, the next one last; each is taken once."""
+    answers: list[Any] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        assert command[-1] == "kernels.cuda.selfcheck"
+        answer = answers.pop()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(verdict.subprocess, "run", run)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return answers
+
+
+def _said(*differs: str) -> Any:
+    return SimpleNamespace(returncode=0, stdout=f"noise\n{json.dumps({'differs': differs})}\n", stderr="")
+
+
+def test_agreement_is_remembered_for_this_driver_and_these_sources(
+    runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs[:] = [_said(), _said()]
+    assert verdict.fault_of(FOUND) == verdict.fault_of(FOUND) == ""
+    assert len(runs) == 1
+    newer = Probe(FOUND.devices, "", "", (13, 1))
+    assert verdict.fault_of(newer) == ""
+    assert runs == []
+    assert len(list((tmp_path / "garden").iterdir())) == 2
+    monkeypatch.setattr(verdict, "_version", lambda name: "9.9")
+    runs[:] = [_said("sampling")]
+    assert verdict.fault_of(FOUND) == "it does not compute what the CPU does: sampling"
+
+
+def test_a_fault_is_looked_into_again_each_time(runs: list[Any], tmp_path: Path) -> None:
+    runs[:] = [
+        _said(),
+        SimpleNamespace(returncode=1, stdout="", stderr="Traceback\ncudaErrorIllegalAddress\n"),
+        SimpleNamespace(returncode=-11, stdout="", stderr=""),
+        subprocess.TimeoutExpired("check", 300),
+    ]
+    assert "had not ended after 300 s" in verdict.fault_of(FOUND)
+    assert verdict.fault_of(FOUND) == "a mini-batch on it failed (code -11)"
+    assert verdict.fault_of(FOUND) == "a mini-batch on it failed (cudaErrorIllegalAddress)"
+    assert verdict.fault_of(FOUND) == ""
+    assert runs == []
+
+
+def test_a_home_that_cannot_be_written_to_costs_the_memory_alone(
+    runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    runs[:] = [_said(), _said()]
+    assert verdict.fault_of(FOUND) == verdict.fault_of(FOUND) == ""
+    assert runs == []
+
+
+def test_the_check_is_a_program_that_says_what_it_found() -> None:
+    """Without a GPU it fails, and that is a fault."""
+    if not verdict._examined():  # on a machine with a GPU
+        return
+    assert verdict._examined().startswith("a mini-batch on it failed (")
