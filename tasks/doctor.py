@@ -149,6 +149,9 @@ def _backend() -> Iterator[Finding]:
         return
     memory = format_bytes(found.devices[0].memory_bytes)
     yield Finding("backend", "ok", f"cuda: {names}, {memory}; computes a mini-batch as the CPU does")
+    if len(found.devices) > 1:
+        advice = "if training.workers fails or hangs on them, set training.workers=1 and report it"
+        yield Finding("several GPUs", "note", "gradients meet through NCCL, which was not tried on GPUs yet", advice)
     limit = locked_memory_limit()
     if limit is not None and limit < _LITTLE_MEMORY:
         advice = (

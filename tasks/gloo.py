@@ -34,7 +34,7 @@ class GlooPeers:
     """
 
     def __init__(self, meeting_file: Path, rank: int, size: int, timeout_s: float) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.place = rank, size, torch.device("cpu")
         options = _Group._Options()
         options._devices = [_Group.create_device(hostname="127.0.0.1")]
         options._timeout = timedelta(seconds=timeout_s)

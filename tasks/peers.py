@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -18,8 +19,14 @@ class Peers(Protocol):
     def size(self) -> int:
         """How many there are."""
 
+    @property
+    def place(self) -> torch.device:
+        """Where gradients meet."""
+
     def exchange(self, values: Tensor) -> list[Tensor]:
         """Give values to all and return everybody's, by rank; all must call with equal shapes and types.
+
+        Values lie in host memory, or at `place`.
 
         Raises
         ------
@@ -31,7 +38,7 @@ class Peers(Protocol):
 class Alone:
     """Training in one process."""
 
-    rank, size = 0, 1
+    rank, size, place = 0, 1, torch.device("cpu")
 
     def exchange(self, values: Tensor) -> list[Tensor]:
         """Return the values given."""

@@ -183,12 +183,12 @@ class EpochTrainer:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         if self._peers.size == 1:
             return losses, observed
-        slots, unseen = self._options.accumulate, torch.full_like(self.model.observed_statistics().cpu(), torch.nan)
-        padded = [*(seen.cpu() for seen in observed), *[unseen] * (slots - len(observed))]
+        slots, unseen = self._options.accumulate, torch.full_like(self.model.observed_statistics(), torch.nan)
+        padded = [*observed, *[unseen] * (slots - len(observed))]
         tail = [torch.tensor([*losses, *[0.0] * (slots - len(losses))]), *padded]
-        # Processes meet in host memory; tensors that lie there are not copied.
-        gradients = [parameter.grad.reshape(-1).cpu() for parameter in parameters if parameter.grad is not None]
-        given = self._peers.exchange(torch.cat([*gradients, *tail]))
+        # Tensors that lie where processes meet are not copied.
+        gradients = [parameter.grad.reshape(-1) for parameter in parameters if parameter.grad is not None]
+        given = self._peers.exchange(torch.cat([part.to(self._peers.place) for part in (*gradients, *tail)]))
         sizes = [parameter.numel() for parameter in parameters]
         # One after the other, as accumulation in one process adds them.
         total = given[0][: sum(sizes)].clone()
@@ -196,7 +196,7 @@ class EpochTrainer:
             total += other[: sum(sizes)]
         for parameter, gradient in zip(parameters, torch.split(total, sizes), strict=True):
             parameter.grad = gradient.view_as(parameter).to(parameter.device)
-        rests = [part[sum(sizes) :] for part in given]
+        rests = [part[sum(sizes) :].cpu() for part in given]
         all_losses = [float(rest[slot]) for slot in range(slots) for rest in rests]
         all_observed = [rest[slots:].view(slots, -1)[slot] for slot in range(slots) for rest in rests]
         return all_losses, [seen.to(self._compute.device) for seen in all_observed]

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.gloo import GlooPeers
+from tasks.nccl import meet
 from tasks.trainer import train_along
 from tasks.training_data import load_training_data
 from tasks.training_types import TrainOptions
@@ -73,7 +73,7 @@ def main() -> None:
     )
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
-    peers = GlooPeers(job.meeting_file, job.rank, job.options.workers, _PATIENCE_S)
+    peers = meet(job.meeting_file, job.rank, job.options, _PATIENCE_S)
     train_along(
         data.topology,
         data.features,

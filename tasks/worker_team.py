@@ -18,7 +18,7 @@ from pathlib import Path
 from torch import Tensor
 
 from storage.errors import MachineError
-from tasks.gloo import GlooPeers
+from tasks.nccl import meet
 from tasks.peers import Alone, Peers
 from tasks.training_types import TrainOptions
 from tasks.worker import READY, Job
@@ -118,7 +118,8 @@ class _Rank0:
         self._workers, self._timeout_s = workers, options.stall_timeout_s
         self.rank, self.size = 0, options.workers
         with self._explained():
-            self._peers = GlooPeers(meeting_file, 0, options.workers, options.stall_timeout_s)
+            self._peers = meet(meeting_file, 0, options, options.stall_timeout_s)
+        self.place = self._peers.place
 
     def exchange(self, values: Tensor) -> list[Tensor]:
         """Give values to all and return everybody's, by rank."""

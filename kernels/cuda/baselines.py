@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from kernels.cuda.classify import classify_rows, listed_classes
-from kernels.cuda.launch import Array, Launcher, launch
+from kernels.cuda.launch import Array, DeviceLauncher, Launcher, launch
 from kernels.cuda.sample import Plan, copy_rows, full_limit
 from kernels.cuda.source import Kernel, c_type
 from kernels.cuda.topology import DeviceTopology
@@ -46,9 +46,9 @@ def sample_by_groups(
 
 
 def sample_by_classes(
-    launcher: Launcher, topology: DeviceTopology, plan: Plan, uniq: Array, uniq_ptr: Array, *, preload: int = 0
+    launcher: DeviceLauncher, topology: DeviceTopology, plan: Plan, uniq: Array, uniq_ptr: Array, *, preload: int = 0
 ) -> Array:
-    """GARDEN's form (§IV-C): rows classified, full ones copied by one kernel, random ones drawn by another.
+    """GARDEN's form (§IV-C): rows classified, full ones copied by one kernel, random ones drawn by another beside it.
 
     Parameters
     ----------
@@ -67,11 +67,17 @@ def sample_by_classes(
     scan = classify_rows(launcher, uniq, uniq_ptr, plan.degree_U, plan.fanout)[3]
     full_rows, random_rows = listed_classes(launcher, scan)
     num_full = int(scan[-1])  # synchronize!
-    if num_full:
-        copy_rows(launcher, topology, plan, uniq, num_full, full_rows[:num_full], neighbors, ids, lanes=plan.fanout)
+    listed = launcher.record()
+    with launcher.on("side"):
+        launcher.wait(listed)
+        if num_full:
+            rows = full_rows[:num_full]
+            copy_rows(launcher, topology, plan, uniq, num_full, rows, neighbors, ids, lanes=plan.fanout)
+        copied = launcher.record()
     if num_full < len(uniq):
         rows = random_rows[: len(uniq) - num_full]
         sample_by_groups(launcher, topology, plan, len(rows), rows, neighbors, preload=preload)
+    launcher.wait(copied)
     return neighbors
 
 

@@ -71,3 +71,13 @@ class PtxLauncher:
     def stream(self) -> AbstractContextManager[None]:
         """Everything runs in the order of its calls."""
         return nullcontext()
+
+    def on(self, name: str) -> AbstractContextManager[None]:
+        """Everything runs in the order of its calls."""
+        return nullcontext()
+
+    def record(self) -> None:
+        """What was called has ended."""
+
+    def wait(self, event: None) -> None:
+        """Nothing to wait for."""

@@ -21,7 +21,7 @@ from storage.cache.profile import profile_accesses
 from storage.errors import ChecksumMismatchError, MachineError
 from storage.graph_store import FEATURES, GraphStore, write_store
 from storage.mapped import map_dataset
-from tasks import worker_team as worker_team_module
+from tasks import nccl
 from tasks.gloo import GlooPeers
 from tasks.trainer import train
 from tasks.training_data import load_training_data
@@ -143,7 +143,7 @@ def test_resumed_team_goes_on_as_if_undisturbed(files: Files, tmp_path: Path) ->
 
 def test_stalled_worker_ends_with_a_message(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time-out covers the start as well, which takes longer on a busy machine: it is shortened for exchanges."""
-    monkeypatch.setattr(worker_team_module, "GlooPeers", lambda *parts: GlooPeers(*parts[:3], 3.0))
+    monkeypatch.setattr(nccl, "GlooPeers", lambda *parts: GlooPeers(*parts[:3], 3.0))
 
     def suspend(report: EpochReport) -> None:
         if report.epoch == 0:

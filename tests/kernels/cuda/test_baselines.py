@@ -15,6 +15,7 @@ from kernels.cuda.baselines import (
     sample_by_groups,
     sample_by_warps,
 )
+from kernels.cuda.gather import count_accesses
 from kernels.cuda.launch import Launcher
 from kernels.cuda.preload import direct_sectors, preload_limit, whole_sectors
 from kernels.cuda.sample import plan_rows
@@ -22,6 +23,8 @@ from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import IdArray
 from kernels.rng import bounded, child
 from kernels.topology import Topology
+from tests.cudasim.build import GXX
+from tests.cudasim.order import OrderLauncher
 from tests.graphs import graphs, power_law_graph
 
 DRAWN = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -48,6 +51,19 @@ def test_forms_with_our_draws_give_our_samples(
         assert np.array_equal(launcher.to_host(neighbors), expected)
         got = sample_by_classes(launcher, device, plan, uniq, uniq_ptr, preload=preload)
         assert np.array_equal(launcher.to_host(got), expected)
+
+
+@pytest.mark.skipif(GXX is None, reason="g++ is not installed: streams are NOT tested here")
+def test_the_two_kernels_run_side_by_side_and_touch_nothing_else_unordered() -> None:
+    """They write to the same array, each to rows of its own; all else waits for both."""
+    launcher, topology = OrderLauncher(), Topology.in_memory(*power_law_graph(300, 3000, seed=2))
+    nodes, ptr, keys = np.arange(300, dtype=np.int32), np.array([0, 300]), np.array([4], np.uint64)
+    device = DeviceTopology.place(launcher, topology)
+    plan = plan_rows(launcher, device, nodes, ptr, FANOUT, stream_keys=keys)
+    for _ in range(2):
+        found = sample_by_classes(launcher, device, plan, nodes, ptr)
+        count_accesses(launcher, np.zeros(300, np.int64), found)
+    assert set(launcher.findings) == {"sample_grouped on main and copy_lists on side"}
 
 
 def test_a_reservoir_keeps_what_its_draws_say(launcher: Launcher) -> None:
