@@ -45,6 +45,17 @@ def launching_through(launcher: DeviceLauncher) -> Iterator[None]:
         _in_place = before
 
 
+@contextmanager
+def nothing_in_place() -> Iterator[None]:
+    """Let tensors be served by what they lie on for a while, in all threads."""
+    global _in_place
+    before, _in_place = _in_place, None
+    try:
+        yield
+    finally:
+        _in_place = before
+
+
 def to_torch(array: Any) -> Tensor:
     """Tensor over the memory of a NumPy or CuPy array."""
     return torch.as_tensor(array) if hasattr(array, "ctypes") else torch.utils.dlpack.from_dlpack(array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,25 +10,30 @@ import torch
 
 from kernels import reference
 from kernels.cuda.baselines import classify_with_counters, sample_by_classes, sample_by_edges, sample_by_warps
-from kernels.cuda.current import from_torch, launching_through, to_torch
+from kernels.cuda.current import from_torch, launching_through, nothing_in_place, to_torch
 from kernels.cuda.gather import TierTable, check_rows, count_accesses, gather_rows
 from kernels.cuda.host_rows import HostRows, PageableRows, PinnedRows
 from kernels.cuda.launch import Array, DeviceLauncher
 from kernels.cuda.sample import plan_rows
 from kernels.cuda.sampler import CudaSampler
+from kernels.cuda.selfcheck import differences
 from kernels.cuda.tiers import DeviceTiers
 from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import Mfg
 from kernels.nn.aggregate import aggregate
 from kernels.nn.attention import Attention, attend
 from kernels.nn.dropout import dropout
+from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.cache.device_slots import DeviceSlots
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions
-from storage.cache.tiers import cached_topology
+from storage.cache.tiers import FeatureTiers, cached_topology
+from tasks.trainer import train
+from tasks.training_reports import TrainResult
+from tasks.training_types import Splits, TrainOptions
 from tests.gpu.ops import CudaOps
 
 
@@ -175,6 +181,35 @@ def check_layers(launcher: DeviceLauncher) -> None:
             torch.testing.assert_close(other, one, rtol=tolerance, atol=10 * tolerance)
 
 
+def check_before_use(launcher: DeviceLauncher) -> None:
+    """What is looked at before a GPU is used for the first time."""
+    _agree(differences(launcher) == [], "the check before use")
+
+
+def check_training(launcher: DeviceLauncher) -> None:
+    """Two epochs of training with all three caches: the CPU's mini-batches and losses; and without pinned memory."""
+    rng = np.random.default_rng(6)
+    topology = cached_topology(*small_graph(1500, 9, np.int32, seed=6), np.arange(0, 1500, 4))
+    labels, features = rng.integers(0, 5, 1500), rng.standard_normal((1500, 20)).astype(np.float32)
+    degrees = NodeDegrees(topology.in_degree(), np.bincount(topology.indices, minlength=1500))
+    splits = Splits(np.arange(0, 1500, 2), np.arange(1, 1500, 4), np.arange(3, 1500, 4))
+    dynamic = DynamicOptions(share=0.5, interval_batches=4)
+    asked = TrainOptions(kind="gcn", fanouts=(4, 6), hidden=16, epochs=2, batch_size=60, threads=1, compute_threads=1)
+
+    def trained(options: TrainOptions) -> TrainResult:
+        tiers = FeatureTiers(features, np.arange(0, 1500, 5), dynamic_rows=150, dynamic=dynamic)
+        return train(topology, tiers, labels, splits, degrees, options, num_classes=5)
+
+    for options in (asked, dataclasses.replace(asked, kind="sage", pinned="off")):
+        with nothing_in_place():
+            expected = trained(dataclasses.replace(options, backend="cpu"))
+        found = trained(dataclasses.replace(options, backend="cuda"))
+        for one, other in zip(found.history, expected.history, strict=True):
+            _agree(abs(one.loss - other.loss) < 1e-3 * other.loss, f"losses {one.loss} and {other.loss}")
+            _agree(one.adjacency_reads == other.adjacency_reads, "adjacency reads of training")
+        _agree(found.feature_reads.dynamic_rows > 0, "rows of the dynamic cache in training")
+
+
 def check_bridge(launcher: DeviceLauncher) -> None:
     """Arrays and tensors share memory in both directions."""
     array = launcher.to_device(np.arange(6, dtype=np.float32))
@@ -183,7 +218,16 @@ def check_bridge(launcher: DeviceLauncher) -> None:
     _equal(launcher, [array, from_torch(launcher, tensor)], [np.arange(1, 7, dtype=np.float32)] * 2)
 
 
-CHECKS = (check_bridge, check_sampling, check_other_forms, check_rows_and_counts, check_mini_batches, check_layers)
+CHECKS = (
+    check_bridge,
+    check_before_use,
+    check_sampling,
+    check_other_forms,
+    check_rows_and_counts,
+    check_mini_batches,
+    check_layers,
+    check_training,
+)
 
 
 def _equal(launcher: DeviceLauncher, got: object, expected: object) -> None:

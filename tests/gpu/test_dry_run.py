@@ -10,25 +10,53 @@ import pytest
 
 from kernels.cuda.probe import probe
 from tests.cudasim.build import GXX
+from tests.gpu.checks import CHECKS
+from tests.gpu.on_gpu import BUDGET_SHARE, FULL, gates
 
 SCRIPT = Path(__file__).parent / "run_on_gpu.sh"
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHON": sys.executable}
+# What a machine that is lent for minutes does not have.
+MISSING = ("prefect", "mlflow", "dgl", "pydantic", "polars", "psutil", "hypothesis", "matplotlib")
+BARE = f"""
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.split(".")[0] in {MISSING!r} else find(name, *rest)
+"""
+
+
+def _run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHON": sys.executable} | ({} if path is None else {"PYTHONPATH": str(path)})
     return subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True, env=environment)
 
 
 @pytest.mark.skipif(GXX is None, reason="g++ is not installed: the GPU script is NOT tried here")
 def test_the_gpu_script_runs_on_the_shim(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
-    done = _run("--dry-run", "--out", str(out))
+    (tmp_path / "sitecustomize.py").write_text(BARE)
+    done = _run("--dry-run", "--out", str(out), path=tmp_path)
     assert done.returncode == 0, done.stderr
     record = json.loads(out.read_text())
     assert record["dry_run"] is True
     assert record["environment"]["device"] == "host shim"
-    assert set(record["figures"]) >= {"epoch_speedup", "gather_hit_share_of_copy", "gather_miss_share_of_pcie"}
-    assert len(record["figures"]["sampling_speedup_over_warp_rows"]) == 6
+    assert record == json.loads(done.stdout.splitlines()[-1])
+    assert set(record["checks_s"]) == {check.__name__ for check in CHECKS}
+    assert {"check_mini_batches", "check_training", "check_before_use"} <= set(record["checks_s"])
+    figures = record["figures"]
+    assert set(figures) >= {"epoch_speedup", "gather_hit_share_of_copy", "gather_miss_share_of_pcie", "loading_s"}
+    assert len(figures["sampling_speedup_over_warp_rows"]) == 6
+    assert 0 < figures["feature_hit_rate"] < 1
+    assert figures["host_bytes_an_epoch"] > 0
+    assert len(record["gates"]) == 3
+
+
+def test_gates_are_those_that_were_set() -> None:
+    met = {"epoch_speedup": 2.0, "gather_miss_share_of_pcie": 0.8, "sampling_speedup_over_warp_rows": {"uva_5": 1.0}}
+    assert all(gates(met).values())
+    for name, value in (("epoch_speedup", 1.9), ("gather_miss_share_of_pcie", 0.79)):
+        assert sum(gates(met | {name: value}).values()) == 2
+    assert sum(gates(met | {"sampling_speedup_over_warp_rows": {"uva_5": 2.0, "device_5": 0.9}}).values()) == 2
+    assert (FULL.nodes, FULL.edges, BUDGET_SHARE) == (10_000_000, 200_000_000, 0.1)
 
 
 @pytest.mark.skipif(probe().is_usable, reason="this machine has a GPU")
