@@ -121,9 +121,13 @@ class DeviceCompute:
         """Wait for the dynamic cache's last update, and unpin the host memory."""
         try:
             if self._dynamic is not None:
-                self._dynamic.wait()
+                with device_memory():
+                    self._dynamic.wait()
         finally:
             self._opened.close()
+        peak, said = self._launcher.peak_bytes(), self.needs.total
+        if peak:
+            _logger.info("the GPU held at most %s bytes, %s were expected", f"{peak:,}", f"{said:,}")
 
     @contextmanager
     def stream(self) -> Iterator[None]:

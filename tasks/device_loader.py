@@ -132,10 +132,12 @@ class DeviceStream:
             self._is_in_hand = True
             try:
                 for sample, rows in zip(loaded.super_batch.samples, loaded.group.rows, strict=True):
-                    yield MiniBatch(sample, rows if isinstance(rows, DeviceRows) else to_torch(rows))
+                    with launcher.stream():  # tensors come in the order of the consumer's stream
+                        batch = MiniBatch(sample, rows if isinstance(rows, DeviceRows) else to_torch(rows))
+                    yield batch
             finally:
                 self._finish()
-            del loaded, sample, rows
+            del loaded, sample, rows, batch
             self._free.release()
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -77,6 +78,10 @@ class CupyLauncher:
         free, _ = torch.cuda.mem_get_info(self.device)
         return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
 
+    def peak_bytes(self) -> int:
+        """Most memory that this process held at once, CuPy's arrays and PyTorch's tensors together."""
+        return int(torch.cuda.max_memory_allocated(self.device))
+
     def device_count(self) -> int:
         """GPUs that PyTorch sees."""
         return int(torch.cuda.device_count())
@@ -122,7 +127,7 @@ class CupyLauncher:
     @contextmanager
     def stream(self) -> Iterator[None]:
         """Put CuPy's work of this thread on PyTorch's current stream of the device."""
-        current = torch.cuda.current_stream(self.device)
+        current = _Handle(torch.cuda.current_stream(self.device).cuda_stream)
         with self.xp.cuda.Device(self.device), self.xp.cuda.Stream.from_external(current):
             yield
 
@@ -152,6 +157,17 @@ class CupyLauncher:
                 )
                 self._functions[kernel] = module.get_function(kernel.expression)
             return self._functions[kernel]
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    """A stream by the CUDA stream protocol, which not every PyTorch's streams follow."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version of the protocol, and the driver's handle."""
+        return 0, self.address
 
 
 def _torch_allocator(cupy: Any, device: int) -> Any:

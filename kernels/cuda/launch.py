@@ -58,6 +58,9 @@ class DeviceLauncher(Launcher, Protocol):
     def free_bytes(self) -> int:
         """Device memory that nobody holds."""
 
+    def peak_bytes(self) -> int:
+        """Most device memory that this process held at once; 0 where nobody counts."""
+
     def device_count(self) -> int:
         """Devices of this kind that this machine has."""
 

@@ -183,6 +183,7 @@ def measure(launcher: DeviceLauncher, size: Size, note: Note) -> None:
     note("epoch_speedup", baseline_s / ours_s)
     note("sampling_speedup_over_warp_rows", sampling_ratio(work))
     note("classifying_speedup_over_counters", classifying_ratio(work))
+    note("peak_bytes", launcher.peak_bytes())
 
 
 def gates(figures: dict[str, Any]) -> dict[str, bool]:

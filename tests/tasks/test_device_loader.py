@@ -33,6 +33,9 @@ class _Device:
     def on(self, name: str) -> Any:
         return nullcontext()
 
+    def stream(self) -> Any:
+        return nullcontext()
+
     def record(self) -> None:
         return None
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from conf.load import load_config
+from kernels import backend
+from kernels.cuda.current import launching_through
+from kernels.cuda.probe import Device, Probe
 from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, InputError, MachineError
 from storage.graph_store import GraphStore
@@ -24,6 +29,8 @@ from tasks.sources import STORE_FILE
 from tasks.specs import STAGES
 from tasks.tracking import Tracking, open_client
 from tasks.train import train_model
+from tests.cudasim.build import GXX
+from tests.cudasim.launcher import SimLauncher
 
 TINY = ("data.demo.nodes=500", "data.demo.edges=4000", "profile.heldout_epochs=2", "cache.device_budget=20kB")
 TASKS = dict(zip(STAGES, (ingest_graph, reorder_graph, profile_graph, build_cache, train_model), strict=True))
@@ -57,6 +64,45 @@ def run(tracking: Tracking, tmp_path: Path) -> Run:
 
 def reused(context: RunContext) -> list[str]:
     return [stage for stage, outcome in context.outcomes.items() if outcome.reused]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The host shim where a GPU would be."""
+    found = Probe((Device("a GPU", (9, 0), 80 << 30),), "", "")
+    monkeypatch.setattr(backend, "probe", lambda: found)
+    monkeypatch.setattr(backend, "fault_of", lambda _: "")
+    with launching_through(SimLauncher()):
+        yield
+
+
+def _epochs(context: RunContext) -> list[dict[str, Any]]:
+    epochs: list[dict[str, Any]] = json.loads((context.manifest("train").directory / "history.json").read_text())
+    return epochs
+
+
+@pytest.mark.skipif(GXX is None, reason="g++ is not installed: stages on a GPU are NOT tested here")
+@pytest.mark.usefixtures("gpu")
+def test_all_stages_with_a_gpu(run: Run) -> None:
+    sizes = ("sampling.batch_size=20", "sampling.superbatch=2", "training.epochs=3", "cache.dynamic.share=0.4")
+    settings = (*sizes, "cache.dynamic.interval_batches=1", "training.validation=sampled")
+    small = run("train", "backend=auto", *settings)
+    assert small.backend == "cuda"
+    epochs = _epochs(small)
+    on_cpu = _epochs(run("train", "backend=cpu", *settings))
+    for one, other in zip(epochs, on_cpu, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
+        assert one["adjacency_reads"] == other["adjacency_reads"]
+    assert epochs[-1]["feature_reads"]["dynamic_rows"] > 0
+
+
+@pytest.mark.skipif(GXX is None, reason="g++ is not installed: stages on a GPU are NOT tested here")
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_that_holds_everything(run: Run) -> None:
+    context = run("train", "backend=cuda", "cache.device_budget=auto", "cache.use_spare=true")
+    assert context.outcomes["cache"].manifest.counts["cached_features"] == 500
+    assert context.facts["measured"] == {"feature": 1.0, "adjacency": 1.0}
+    assert reused(run("train", "backend=cuda", "cache.device_budget=auto", "cache.use_spare=true")) == list(STAGES[:4])
 
 
 def test_each_stage_is_built_once(run: Run) -> None:
