@@ -37,12 +37,8 @@ def test_the_shim_agrees_with_the_cpu(launcher: SimLauncher) -> None:
 @pytest.mark.parametrize(
     ("source", "right", "wrong", "differs"),
     [
-        (
-            "plan",
-            "count = degree <= limit ? degree : fanout",
-            "count = degree <= limit ? degree : fanout - 1",
-            "sampling",
-        ),
+        # Faults that stay within their arrays.
+        ("plan", ", (u64)v);", ", (u64)v + 1);", "sampling"),
         ("unique", "position = rank -", "position = 1 + rank -", "sampling"),
         ("gather", "word += LANES) target[word]", "word += LANES) if (row % 7) target[word]", "gathering"),
         ("aggregate", "total += weighted", "total -= weighted", "training (sage)"),
