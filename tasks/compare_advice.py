@@ -34,11 +34,7 @@ def recommend(config: PipelineConfig, facts: Facts, *, on_gpu: bool) -> tuple[Pi
     if larger:
         extra_mb = (facts["budgets"][larger[0]] - facts["device_budget"]) / 1e6
         more = f"; {extra_mb:,.1f} MB more would avoid {saved[larger[0]]:.1%}"
-    upkeep = (
-        f"with a dynamic cache of {dynamic['share']:.0%} of it, which serves {100 * gain:.1f} points more"
-        if pays
-        else f"without a dynamic cache, which {'would not pay' if is_kept else 'is kept in memory on the CPU only'}"
-    )
+    upkeep = _upkeep(dynamic, gain, is_kept=is_kept, pays=pays)
     of_oracle = rates[best] / max(1e-12, rates[ORACLE])
     sentence = (
         f"Keep {facts['device_budget'] / 1e6:,.1f} MB by {counting[best]!r} counts {upkeep}: that avoids "
@@ -46,3 +42,19 @@ def recommend(config: PipelineConfig, facts: Facts, *, on_gpu: bool) -> tuple[Pi
         f"oracle's hit rate{more}."
     )
     return recommended, sentence
+
+
+def _upkeep(dynamic: Facts, gain: float, *, is_kept: bool, pays: bool) -> str:
+    """Why there is a dynamic cache, or none."""
+    if pays:
+        return f"with a dynamic cache of {dynamic['share']:.0%} of it, which avoids {100 * gain:.1f} points more"
+    if not is_kept:
+        return "without a dynamic cache, which is kept in memory on the CPU only"
+    tried = {float(share): saved for share, saved in dynamic["tried"].items()}
+    best = max((share for share in tried if share), key=tried.__getitem__, default=0.0)
+    if not best or tried[best] >= tried[0.0] + _LEAST_GAIN:
+        return "without a dynamic cache, which would not pay"
+    return (
+        f"without a dynamic cache, which would not pay (on the first fifth {tried[best]:.1%} of the bytes of misses "
+        f"were avoided with {best:.0%} of the budget for it, {tried[0.0]:.1%} without)"
+    )

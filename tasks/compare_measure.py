@@ -12,20 +12,17 @@ import numpy.typing as npt
 
 from kernels.mfg import IdArray
 from kernels.topology import Topology
+from storage.cache.allocation import Split, allocate
 from storage.cache.drift import Segment
 from storage.cache.laboratory import (
     list_bound,
     requests_of,
     run_belady,
     run_dual,
-    run_dynamic,
     run_fastgl,
     run_replacement,
     run_static,
     serve_both,
-    serve_rows,
-    static_part,
-    tune_dynamic,
 )
 from storage.cache.plan import OFFSET_BYTES
 from storage.cache.policies import (
@@ -183,24 +180,29 @@ def by_profile_epochs(
     return rates
 
 
-def dynamic_figures(trace: AccessTrace, budget: int, case: PolicyCase) -> dict[str, float]:
-    """Choose a dynamic cache on the first fifth of a trace, beside our static one; what both serve of the rest."""
+def dynamic_figures(trace: AccessTrace, budget: int, case: PolicyCase) -> dict[str, Any]:
+    """Split a budget three ways by the first fifth of a trace; what it avoids of the rest, dynamic cache and none.
+
+    Returns
+    -------
+    dict
+        `share`, `gamma` and `interval_batches` chosen; `tried`, what each share avoids where it was chosen; `static`
+        and `static_and_dynamic`, share of the cost of all misses avoided of the rest, swaps paid.
+    """
     cut = max(2, round(FIRST_FIFTH * trace.num_batches))
-    first, rest = trace.part(0, cut), trace.part(cut, trace.num_batches)
-    score_N, row_bytes = case.profile.smoothed_feature_N, case.row_bytes
-    options = tune_dynamic(budget, row_bytes, first, score_N=score_N, gammas=(0.9, 0.99, 0.999)).options
-    static = serve_rows(rest, static_part(score_N, budget, row_bytes, 0.0)[0])
+    allocation = allocate(case, budget, trace.part(0, cut))
+    options, requests = allocation.options, requests_of(case, trace.part(cut, trace.num_batches))
+    static = Split.of(case, budget, 0.0, requests).static_saved
     both = static
     if options.share:
-        ids, layout = static_part(score_N, budget, row_bytes, options.share)
-        both = run_dynamic(ids, layout, options, trace, cut).feature_hit_rate
+        both = Split.of(case, budget, options.share, requests).avoided(options, trace, cut)
     return {
         "share": options.share,
         "gamma": options.gamma,
         "interval_batches": options.interval_batches,
+        "tried": {f"{share:g}": saved for share, saved in allocation.saved_by_share.items()},
         "static": static,
         "static_and_dynamic": both,
-        "belady": run_belady(row_bytes, budget, rest).feature_hit_rate,
     }
 
 

@@ -48,12 +48,12 @@ class DynamicOutcome:
 
     feature_hit_rate: float
     """Of both."""
-    dynamic_hit_rate: float
-    """Of the dynamic one."""
+    dynamic_hits: int
+    """Requests that the dynamic one served."""
     hits_B: npt.NDArray[np.int64]
     """(B,) of both, for each mini-batch."""
     moved_rows: int
-    """Rows that updates brought in."""
+    """Rows that updates brought in while requests counted."""
 
 
 def serve_rows(trace: AccessTrace, ids: Ids) -> float:
@@ -161,9 +161,10 @@ def run_dynamic(
         if layout.rows and (b + 1) % options.interval_batches == 0:
             swap = hot.propose(held, layout.rows, layout.rows + layout.spare_rows - len(held))
             is_dynamic_N[swap.outgoing], is_dynamic_N[swap.incoming] = False, True
-            held, moved = np.flatnonzero(is_dynamic_N), moved + len(swap.incoming)
+            held = np.flatnonzero(is_dynamic_N)
+            moved += len(swap.incoming) if b >= first_counted else 0
     requests = max(1, len(trace.nodes) - int(trace.batch_ptr[first_counted]))
-    return DynamicOutcome(float(hits_B[first_counted:].sum()) / requests, dynamic_hits / requests, hits_B, moved)
+    return DynamicOutcome(float(hits_B[first_counted:].sum()) / requests, dynamic_hits, hits_B, moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,24 +190,20 @@ def tune_dynamic(
     row_bytes: int,
     trace: AccessTrace,
     *,
-    score_N: npt.NDArray[np.integer] | None = None,
     intervals: Sequence[int] = INTERVALS,
     gammas: Sequence[float] = GAMMAS,
     shares: Sequence[float] = SHARES,
     premium: float = PREMIUM,
 ) -> Tuned:
-    """Choose interval, gamma and share of a dynamic cache on a trace: every combination is replayed.
+    """Choose interval, gamma and share of a dynamic cache of rows on a trace: every combination is replayed.
 
-    All are judged on the second half, after the first has warmed the scores up.
+    All are judged on the second half, after the first has warmed the scores up, and ranked the static cache's rows.
 
     Parameters
     ----------
     budget_bytes, row_bytes : int
     trace : AccessTrace
         What to choose on: the first part of what will be run.
-    score_N : (N,) integers, optional
-        Counts that rank the rows of the static cache, not of this trace: on what chose it, a static cache looks better
-        than it will be. None: those of the first half.
     intervals, gammas, shares
         What to try.
     premium : float
@@ -219,7 +216,7 @@ def tune_dynamic(
         Share 0 where every dynamic cache costs more than the premium.
     """
     half = trace.num_batches // 2
-    score_N = trace.part(0, half).feature_counts() if score_N is None else score_N
+    score_N = trace.part(0, half).feature_counts()
     second = trace.part(half, trace.num_batches)
     static = serve_rows(second, static_part(score_N, budget_bytes, row_bytes, 0.0)[0])
     tried = [Tuned(DynamicOptions(), static, static)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,10 @@ from kernels.rng import Purpose, stream_key, uniform_u64
 from kernels.topology import Topology
 from storage.cache.costs import LINE_BYTES, MissCosts, whole_lines
 from storage.cache.greedy import LISTS, greedy
+from storage.cache.hotset import DynamicOptions
 from storage.cache.inclusion import expected_accesses
 from storage.cache.plan import OFFSET_BYTES, CachePlan, build_plan, largest_fanout
-from storage.cache.profile import AccessProfile
+from storage.cache.profile import AccessProfile, Counting
 
 Score = npt.NDArray[np.integer] | npt.NDArray[np.float64]
 REPLACEMENT_ROW_BYTES = 24
@@ -155,7 +156,14 @@ def chosen_rows(policy: StaticPolicy, case: PolicyCase, budget_bytes: int) -> np
     return top_ids(policy.rank(case), rows_for(budget_bytes, case.row_bytes, case.topology.num_nodes))
 
 
-def _plan(case: PolicyCase, profile: AccessProfile, budget_bytes: int, counting: Any) -> CachePlan:
+def plan_for(
+    case: PolicyCase,
+    profile: AccessProfile,
+    budget_bytes: int,
+    counting: Counting,
+    dynamic: DynamicOptions | None = None,
+) -> CachePlan:
+    """Plan as the cache stage does, on counts of any profile of the case's graph."""
     return build_plan(
         profile,
         case.topology.in_degree(),
@@ -164,6 +172,7 @@ def _plan(case: PolicyCase, profile: AccessProfile, budget_bytes: int, counting:
         device_budget=budget_bytes,
         counting=counting,
         max_fanout=largest_fanout(case.fanouts),
+        dynamic=dynamic,
     )
 
 
@@ -173,13 +182,13 @@ Choice = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 def garden_plan(case: PolicyCase, budget_bytes: int) -> Choice:
     """Our plan: both kinds compete by value density on smoothed counts."""
-    plan = _plan(case, case.profile, budget_bytes, "smoothed")
+    plan = plan_for(case, case.profile, budget_bytes, "smoothed")
     return plan.feature_ids, plan.adjacency_ids
 
 
 def full_link_plan(case: PolicyCase, budget_bytes: int) -> Choice:
     """The same competition on full-link counts (GARDEN §IV-B)."""
-    plan = _plan(case, case.profile, budget_bytes, "full_link")
+    plan = plan_for(case, case.profile, budget_bytes, "full_link")
     return plan.feature_ids, plan.adjacency_ids
 
 
@@ -190,7 +199,7 @@ def oracle_plan(case: PolicyCase, budget_bytes: int) -> Choice:
         feature_count_N=case.profile.heldout_feature_count_N,
         adjacency_count_N=case.profile.heldout_adjacency_count_N,
     )
-    plan = _plan(case, heldout, budget_bytes, "input")
+    plan = plan_for(case, heldout, budget_bytes, "input")
     return plan.feature_ids, plan.adjacency_ids
 
 

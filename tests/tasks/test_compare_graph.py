@@ -45,7 +45,14 @@ FACTS = {
     "device_budget": 6 << 20,
     "feature_hit_rate": {name: [0.1, 0.2] for name in ("smoothed", "presc", "full_link", "static_oracle")},
     "saved": {"garden_plan": [0.1, 0.2]},
-    "dynamic": {"share": 0.5, "gamma": 0.9, "interval_batches": 5, "static": 0.1, "static_and_dynamic": 0.3},
+    "dynamic": {
+        "share": 0.5,
+        "gamma": 0.9,
+        "interval_batches": 5,
+        "static": 0.1,
+        "static_and_dynamic": 0.3,
+        "tried": {"0": 0.1, "0.5": 0.3},
+    },
 }
 
 
@@ -66,6 +73,15 @@ def test_a_dynamic_cache_is_recommended_where_one_is_kept(overrides: list[str], 
     assert ("with a dynamic cache of 50%" in sentence) == bool(share)
     assert ("which is kept in memory on the CPU only" in sentence) == (not share)
     type(config).model_validate_json(recommended.model_dump_json())
+
+
+def test_why_there_is_no_dynamic_cache_is_told_in_numbers() -> None:
+    dynamic = {"share": 0.0, "gamma": 0.999, "interval_batches": 0, "static": 0.2, "static_and_dynamic": 0.2}
+    facts = FACTS | {"dynamic": dynamic | {"tried": {"0": 0.2, "0.25": 0.15, "0.5": 0.1}}}
+    recommended, sentence = recommend(load_config("demo"), facts, on_gpu=False)
+    assert recommended.cache.dynamic.share == 0
+    assert "would not pay (on the first fifth 15.0% of the bytes of misses were avoided with 25% of the bud" in sentence
+    assert "20.0% without)" in sentence
 
 
 def test_what_is_recommended_is_validated() -> None:

@@ -100,7 +100,7 @@ def test_a_dynamic_cache_that_is_never_filled_leaves_the_static_one(case: Policy
     layout = DynamicLayout.within(20_000, ROW, NUM_NODES)
     never = run_dynamic(ids, layout, DynamicOptions(0.5, interval_batches=10**6), trace)
     assert never.feature_hit_rate == serve_rows(trace, ids)
-    assert never.moved_rows == never.dynamic_hit_rate == 0
+    assert never.moved_rows == never.dynamic_hits == 0
     often = run_dynamic(ids, layout, DynamicOptions(0.5, 0.99, 1), trace)
     assert often.feature_hit_rate > never.feature_hit_rate
     assert often.hits_B.sum() == round(often.feature_hit_rate * len(trace.nodes))
