@@ -276,7 +276,9 @@ def _draw(folder: Path, facts: Facts) -> list[Path]:
     plot_marginal_gain(budgets, facts["saved"][OURS_DUAL], own, paths[1])
     oracle = rates[ORACLE][budgets.index(own)]
     plot_profile_epochs(facts["profile_epochs"], facts["by_profile_epochs"], oracle, paths[2])
-    plot_splits(SPLITS, facts["splits"]["saved"], facts["splits"]["chosen"], paths[3])
+    tried = {float(share): value for share, value in facts["dynamic"]["tried"].items()}
+    dynamic = (tried, facts["dynamic"]["share"])
+    plot_splits(SPLITS, facts["splits"]["saved"], facts["splits"]["chosen"], dynamic, paths[3])
     return paths
 
 
