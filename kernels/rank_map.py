@@ -52,6 +52,15 @@ class RankMap:
         cpu.rank_words(bits, rank)
         return cls(bits, rank, num_nodes, len(ids))
 
+    @classmethod
+    def of_all(cls, num_nodes: int) -> RankMap:
+        """Build the map of all ids: each is its own slot."""
+        bits = np.full(-(-num_nodes // _WORD_BITS), ~np.uint64(0))
+        if spare := -num_nodes % _WORD_BITS:
+            bits[-1] >>= np.uint64(spare)
+        rank = np.arange(0, num_nodes, _WORD_BITS, dtype=np.uint32)
+        return cls(bits, rank, num_nodes, num_nodes)
+
     @staticmethod
     def nbytes_for(num_nodes: int) -> int:
         """Bytes that a map over `num_nodes` nodes takes, however many ids it holds."""

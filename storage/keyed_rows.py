@@ -87,7 +87,9 @@ class OneRowEach:
         self.finish()
 
 
-def in_node_order(chunks: KeyedChunks, num_nodes: int, scratch: Path) -> Iterator[npt.NDArray[Any]]:
+def in_node_order(
+    chunks: KeyedChunks, num_nodes: int, scratch: Path, window_bytes: int | None = None
+) -> Iterator[npt.NDArray[Any]]:
     """Give rows in the order of their nodes, of which each has one.
 
     They are scattered over files of equally many nodes, and each file is put in order in memory.
@@ -98,11 +100,13 @@ def in_node_order(chunks: KeyedChunks, num_nodes: int, scratch: Path) -> Iterato
     num_nodes : int
     scratch : Path
         Directory for `spill_disk_bytes`; memory: `spill_memory_bytes`.
+    window_bytes : int, optional
+        Rows of a file in place of what is best for the disk; memory is three times that.
     """
     spill: _RowSpill | None = None
     for nodes, rows in chunks:
         if spill is None:
-            spill = _RowSpill(num_nodes, rows.shape[1:], rows.dtype, scratch)
+            spill = _RowSpill(num_nodes, rows.shape[1:], rows.dtype, scratch, window_bytes)
         spill.add(nodes, rows)
     if spill is not None:
         yield from spill.ordered()
@@ -127,9 +131,11 @@ def _window_bytes(num_rows: int, row_bytes: int) -> int:
 class _RowSpill:
     """Scatters rows over files by ranges of nodes."""
 
-    def __init__(self, num_nodes: int, shape: tuple[int, ...], dtype: np.dtype[Any], scratch: Path) -> None:
+    def __init__(
+        self, num_nodes: int, shape: tuple[int, ...], dtype: np.dtype[Any], scratch: Path, window_bytes: int | None
+    ) -> None:
         self._row = np.dtype((dtype, shape))
-        self._window_bytes = _window_bytes(num_nodes, self._row.itemsize)
+        self._window_bytes = window_bytes or _window_bytes(num_nodes, self._row.itemsize)
         self._num_nodes, self._scratch = num_nodes, scratch
         self._width = max(1, self._window_bytes // (self._row.itemsize + _ID_BYTES))
         self._waiting: list[tuple[IdArray, npt.NDArray[Any]]] = []
@@ -176,7 +182,7 @@ class _RowSpill:
     def _place(self, part: int, first: int, out: npt.NDArray[Any]) -> None:
         """Put the rows of one file where they belong, and remove it."""
         left = int(self._rows_P[part])
-        step = max(1, _LEAST_WINDOW_BYTES // 4 // (self._row.itemsize + _ID_BYTES))
+        step = max(1, self._width // 4)
         paths = [self._scratch / f"{kind}-{part}" for kind in ("ids", "rows")]
         if not left:
             return

@@ -30,7 +30,7 @@ from tasks.data_source import Inference, Loader
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.objective import Labels
 from tasks.storage_memory import StoragePlan, check_bytes, plan_storage, topology_share
-from tasks.tiled_inference import LEAST_TILE_BYTES, TiledInference, sets_bytes
+from tasks.tiled_inference import LEAST_TILE_BYTES, TiledInference, pieces_bytes, sets_bytes
 from tasks.training_types import Splits, TrainOptions
 
 _logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class OnDisk:
             nodes,
             spec,
             degrees=degrees,
-            budget_bytes=self._storage.host_budget - kept,
+            budget_bytes=self._storage.host_budget - kept - pieces_bytes(spec, self.graph.num_nodes),
             directory=self._storage.directory,
         )
 
@@ -181,7 +181,7 @@ def open_on_disk(
         )
         splits = Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test"))
         labels = store.read_multi_labels() if store.info.is_multi_label else _narrow_labels(store)
-        degrees = _degrees(store) if options.kind == "gcn" else None
+        degrees = stored_degrees(store) if options.kind == "gcn" else None
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
         train_nodes = splits.labelled(labels).train
         sampled = _probe(topology, train_nodes, options)
@@ -199,7 +199,7 @@ def open_on_disk(
             sizes.at_most(largest),
             num_batches=-(-len(train_nodes) // options.batch_size),
             kept_bytes=held,
-            evaluation_bytes=LEAST_TILE_BYTES,
+            evaluation_bytes=LEAST_TILE_BYTES + pieces_bytes(spec, info.num_nodes),
             threads=options.threads,
             hyperbatch=storage.hyperbatch,
             largest=largest,
@@ -245,7 +245,7 @@ def _narrow_labels(store: GraphStore) -> npt.NDArray[Any]:
     return labels_N
 
 
-def _degrees(store: GraphStore) -> NodeDegrees:
+def stored_degrees(store: GraphStore) -> NodeDegrees:
     """Degrees of all nodes, 4 bytes each where they fit."""
     dtype = np.int32 if store.info.num_edges < 2**31 else np.int64
     in_degree: Any = np.empty(store.info.num_nodes, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,32 +13,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.nn.layers import NodeDegrees
-from kernels.nn.model import GnnModel
-from kernels.topology import Topology
-from storage.cache.tiers import FeatureTiers
 from storage.disk_full import on_full_disk
 from storage.errors import InputError
 from storage.formats.base import GraphSource
-from storage.formats.results import write_npy, write_table
-from storage.graph_store import FEATURES, ORIGINAL_ID, GraphStore
+from storage.formats.results import Columns, write_npy, write_table
+from storage.graph_store import FEATURES, GraphStore
 from storage.ingest import IngestOptions, ingest
 from storage.leftovers import scratch_directory
 from storage.locks import in_use
 from storage.manifest import Manifest
 from tasks.artifacts import find_artifact
-from tasks.bounds import topology_bytes
-from tasks.budgets import SMALL_FILES_BYTES, Budgets, Estimate
-from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference
+from tasks.budgets import Budgets
 from tasks.memory import ingest_planner
 from tasks.model_data import ModelData
 from tasks.model_reference import NamedModel
+from tasks.prediction_rows import Head, Rows, original_ids, plan_prediction, predicted_rows
 from tasks.sources import STORE_FILE
 
 Output = Literal["classes", "hidden"]
-_FLOAT_BYTES = 4
-_NODE_BYTES = 64  # degrees, orders of nodes, scratch tables
-_ID_TEXT_BYTES = 160  # a text id, decoded, as an object and in a column
+_logger = logging.getLogger(__name__)
+_SCRATCH = ".garden-predict-"
 _FULL_DISK = "choose an output on another disk"
 
 
@@ -55,6 +50,8 @@ class Written:
 
 def write_output(named: NamedModel, store_path: Path, out: Path, output: Output, budgets: Budgets) -> Written:
     """Apply a model to every node of a store, exactly, over all neighbors; rows come in the order of the input.
+
+    Where memory does not hold the graph, it is read from disk layer by layer: the numbers are the same to rounding.
 
     Parameters
     ----------
@@ -80,19 +77,26 @@ def write_output(named: NamedModel, store_path: Path, out: Path, output: Output,
     path = store_file(store_path)
     with _open_in_use(path) as store:
         _check_fit(named, store)
-        width = named.model.spec.hidden if output == "hidden" else named.model.spec.num_classes
-        out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        budgets.check("prediction", _estimate(named.model, store, width), out.absolute().parent)
-        rows_ND = _hidden(named.model, store) if output == "hidden" else _probabilities(named, store)
-        order = np.argsort(store.read_new_to_old())
-        rows_ND = rows_ND[order]
-        with on_full_disk(_FULL_DISK):
+        head, folder = Head.of(named.model, hidden=output == "hidden"), out.absolute().parent
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = plan_prediction(head, store, out, budgets.memory_bytes())
+        budgets.check("prediction", plan.estimate, folder)
+        if plan.share is not None:
+            _logger.info("prediction: from disk, layer by layer")
+        with on_full_disk(_FULL_DISK), scratch_directory(folder, _SCRATCH) as scratch:
+            rows = predicted_rows(head, store, plan, scratch)
             if out.suffix == ".npy":
-                write_npy(out, rows_ND)
+                write_npy(out, (store.info.num_nodes, head.width), (output for _, output in rows))
             else:
-                columns = {"embedding": rows_ND} if output == "hidden" else _class_columns(rows_ND, named, store)
-                write_table(out, {"id": store.read_original_ids()[order], **columns})
-        return Written(out, *rows_ND.shape)
+                write_table(out, _table(named, store, output, rows))
+        return Written(out, store.info.num_nodes, head.width)
+
+
+def _table(named: NamedModel, store: GraphStore, output: Output, rows: Iterator[Rows]) -> Iterator[Columns]:
+    """Columns of the table, some rows at a time."""
+    for ids, rows_ND in rows:
+        columns = {"embedding": rows_ND} if output == "hidden" else _class_columns(rows_ND, named, store)
+        yield {"id": original_ids(ids), **columns}
 
 
 @contextlib.contextmanager
@@ -133,7 +137,7 @@ def ingested(
     folder.mkdir(parents=True, exist_ok=True)
     plan = ingest_planner(options, budgets, folder)
     plan(source)
-    with scratch_directory(folder, ".garden-predict-") as directory:
+    with scratch_directory(folder, _SCRATCH) as directory:
         path = directory / STORE_FILE
         with on_full_disk(_FULL_DISK):
             ingest(source, options, path, plan=plan, most_id_bytes=budgets.memory_bytes())
@@ -213,56 +217,19 @@ def _names(named: NamedModel, store: GraphStore) -> tuple[str, ...]:
     return tuple(map(str, range(num_classes)))
 
 
-def _estimate(model: GnnModel, store: GraphStore, width: int) -> Estimate:
-    """Bound memory and disk: the store, both sides of one layer, one chunk, and the table thrice on its way out."""
-    info = store.info
-    widest = max(max(layer.projected_dim, layer.out_dim) for layer in model.ordered_layers())
-    in_memory = topology_bytes(store) + store.nbytes(FEATURES) + _NODE_BYTES * info.num_nodes
-    layers = 2 * _FLOAT_BYTES * widest * info.num_nodes + DEFAULT_CHUNK_BYTES
-    is_text = store.has(ORIGINAL_ID) and store.extent(ORIGINAL_ID).dtype.kind == "S"
-    ids = 4 * store.nbytes(ORIGINAL_ID) + (_ID_TEXT_BYTES if is_text else 8) * info.num_nodes
-    table = _FLOAT_BYTES * (width + 4) * info.num_nodes
-    return Estimate(
-        memory_bytes=in_memory + layers + ids + 3 * table,
-        disk_bytes=table + store.nbytes(ORIGINAL_ID) + 8 * info.num_nodes + SMALL_FILES_BYTES,
-    )
-
-
-def _probabilities(named: NamedModel, store: GraphStore) -> npt.NDArray[np.float32]:
-    """(N, classes) in the store's order; rows sum to 1 where a node has one class."""
-    logits = _run(named.model, store)
-    return (torch.sigmoid(logits) if _is_multi_label(named, store) else torch.softmax(logits, dim=1)).numpy()
-
-
 def _is_multi_label(named: NamedModel, store: GraphStore) -> bool:
     """Whether each output is a label of its own; a bare model was trained for a graph like this one."""
     return store.info.is_multi_label if named.data is None else named.data.multi_label
 
 
-def _hidden(model: GnnModel, store: GraphStore) -> npt.NDArray[np.float32]:
-    """(N, hidden) in the store's order: what enters the last layer."""
-    spec = model.spec
-    if spec.num_layers < 2:
-        raise InputError("the model has one layer, so no hidden representation: train one with two fanouts or more")
-    front = GnnModel(replace(spec, num_layers=spec.num_layers - 1), model.ordered_layers()[:-1])
-    front.norms = model.norms[:-1]
-    with torch.no_grad():
-        return model.activate(spec.num_layers - 2, _run(front, store)).numpy()
-
-
-def _run(model: GnnModel, store: GraphStore) -> torch.Tensor:
-    indptr, indices = store.read_adjacency()
-    topology = Topology.in_memory(indptr, indices)
-    degrees = NodeDegrees(np.diff(indptr), store.read_out_degree()) if model.spec.needs_degrees else None
-    inference = ExactInference(topology, np.arange(store.info.num_nodes), model.spec, degrees=degrees)
-    return inference.run(model, FeatureTiers(store.read_features(), np.empty(0, np.int64))).logits
-
-
 def _class_columns(
-    rows_NC: npt.NDArray[np.float32], named: NamedModel, store: GraphStore
+    logits_NC: npt.NDArray[np.float32], named: NamedModel, store: GraphStore
 ) -> dict[str, npt.NDArray[Any]]:
-    names = _names(named, store)
+    """Probabilities, and the likeliest class; rows sum to 1 where a node has one class."""
+    names, many = _names(named, store), _is_multi_label(named, store)
+    logits = torch.from_numpy(logits_NC)
+    rows_NC = (torch.sigmoid(logits) if many else torch.softmax(logits, dim=1)).numpy()
     columns: dict[str, npt.NDArray[Any]] = {f"p_{name}": rows_NC[:, index] for index, name in enumerate(names)}
-    if _is_multi_label(named, store):
+    if many:
         return columns
     return {"class": np.array(names, np.str_)[rows_NC.argmax(axis=1)], **columns}

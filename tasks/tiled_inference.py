@@ -38,6 +38,7 @@ EDGE_BYTES = 40
 _NODE_BYTES = 64  # a destination of a tile: id, offset, degree, slots
 LEAST_TILE_BYTES = 1 << 20
 """Below this no tile is worth reading anything for."""
+_PIECES_BYTES = 12 << 20
 _IDS_AT_ONCE = 1 << 16
 
 
@@ -59,8 +60,8 @@ class TiledInference:
     ----------
     topology : StoredTopology
     features : StoredFeatures
-    nodes : (n,) integer array
-        Any order; duplicates are allowed.
+    nodes : (n,) integer array, optional
+        Any order; duplicates are allowed. None: all nodes, which takes no memory for their ids.
     spec : ModelSpec
     degrees : NodeDegrees, optional
         Of all nodes (GCN).
@@ -81,14 +82,14 @@ class TiledInference:
         self,
         topology: StoredTopology,
         features: StoredFeatures,
-        nodes: IdArray,
+        nodes: IdArray | None,
         spec: ModelSpec,
         *,
         degrees: NodeDegrees | None = None,
         budget_bytes: int,
         directory: Path,
     ) -> None:
-        if len(nodes) and (int(nodes.min()) < 0 or int(nodes.max()) >= topology.num_nodes):
+        if nodes is not None and len(nodes) and (int(nodes.min()) < 0 or int(nodes.max()) >= topology.num_nodes):
             raise ValueError(f"nodes must lie in [0, {topology.num_nodes}) (got {nodes.min()}..{nodes.max()})")
         if budget_bytes < LEAST_TILE_BYTES:
             raise BudgetError(
@@ -96,8 +97,12 @@ class TiledInference:
                 f"host_budget higher by at least {LEAST_TILE_BYTES - budget_bytes}"
             )
         self._topology, self._features, self._spec, self._degrees = topology, features, spec, degrees
-        self._nodes, self._directory, self._tile_bytes = nodes.astype(np.int64), directory, budget_bytes
-        self._needed = self._needed_sets(np.unique(nodes).astype(np.int64))
+        self._nodes = None if nodes is None else nodes.astype(np.int64)
+        self._directory, self._tile_bytes = directory, budget_bytes
+        if nodes is None:
+            self._needed = [RankMap.of_all(topology.num_nodes)] * (spec.num_layers + 1)
+        else:
+            self._needed = self._needed_sets(np.unique(nodes).astype(np.int64))
 
     def run(self, model: GnnModel) -> Predictions:
         """Predict with one model; raises as `ExactInference.run` does.
@@ -107,8 +112,7 @@ class TiledInference:
         StorageError, MachineError
             If a block is damaged or cannot be read, or the disk is full.
         """
-        ids = np.unique(self._nodes)
-        logits = torch.empty(len(ids), model.ordered_layers()[-1].out_dim)
+        logits = torch.empty(self._needed[-1].num_slots, model.ordered_layers()[-1].out_dim)
         done = 0
         for tile in self.stream(model):
             logits[done : done + len(tile)] = tile
@@ -117,7 +121,9 @@ class TiledInference:
         adjacency_reads = TierReads(
             host_rows=self._lists_read, host_bytes=self._edges_read * self._topology.id_dtype.itemsize
         )
-        return Predictions(logits[np.searchsorted(ids, self._nodes)], feature_reads, adjacency_reads)
+        if self._nodes is not None:
+            logits = logits[self._needed[-1].slots(self._nodes)]
+        return Predictions(logits, feature_reads, adjacency_reads)
 
     def stream(self, model: GnnModel) -> Iterator[Tensor]:
         """Outputs of the distinct nodes, ascending, tile after tile: for more of them than memory holds."""
@@ -127,24 +133,21 @@ class TiledInference:
         layers, files = model.ordered_layers(), list[RowFile]()
         source: RowPieces = FeaturePieces(self._features)
         try:
-            with torch.no_grad():
-                for index, layer in enumerate(layers):
-                    if layer.transform_first:
-                        files.append(self._projected(layer, index, source))
-                        source = files[-1]
-                        self._drop(files, 1)
-                    if index == len(layers) - 1:
-                        yield from self._combined(model, index, source, projected=layer.transform_first)
-                        return
-                    out = RowFile(
-                        self._directory, self._needed[index + 1].num_slots, layer.out_dim, self._features.stats
-                    )
-                    files.append(out)
-                    for rows in self._combined(model, index, source, projected=layer.transform_first):
-                        out.append(rows.numpy())
-                    out.finish()
-                    source = out
+            for index, layer in enumerate(layers):
+                if layer.transform_first:
+                    files.append(self._projected(layer, index, source))
+                    source = files[-1]
                     self._drop(files, 1)
+                if index == len(layers) - 1:
+                    yield from self._combined(model, index, source, projected=layer.transform_first)
+                    return
+                out = RowFile(self._directory, self._needed[index + 1].num_slots, layer.out_dim, self._features.stats)
+                files.append(out)
+                for rows in self._combined(model, index, source, projected=layer.transform_first):
+                    out.append(rows.numpy())
+                out.finish()
+                source = out
+                self._drop(files, 1)
         finally:
             self._drop(files, 0)
 
@@ -153,6 +156,7 @@ class TiledInference:
         while len(files) > keep:
             files.pop(0).close()
 
+    @torch.no_grad()
     def _projected(self, layer: Layer, index: int, source: RowPieces) -> RowFile:
         """Project the rows of all needed sources, each once."""
         needed = self._needed[index]
@@ -181,13 +185,17 @@ class TiledInference:
         num_tiles = 0
         for tile in self._tiles(index + 1, tile_rows):
             num_tiles += 1
-            own = take_rows(source, self._slots(tile.ids, index, in_files), width)
-            degrees_D = self._degrees.take(tile.ids) if self._degrees is not None else None
-            sums = sums_of(layer, torch.from_numpy(own), tile.degree, degrees_D)
-            if self._spec.needs_graph:
-                for edges in self._edges_of(tile):
-                    self._add(sums, source, index, in_files, *edges)
-            yield model.activate(index, sums.finish())
+            with torch.no_grad():  # never across a yield: it holds for a thread
+                own = take_rows(source, self._slots(tile.ids, index, in_files), width)
+                degrees_D = self._degrees.take(tile.ids) if self._degrees is not None else None
+                sums = sums_of(layer, torch.from_numpy(own), tile.degree, degrees_D)
+                if self._spec.needs_graph:
+                    for edges in self._edges_of(tile):
+                        self._add(sums, source, index, in_files, *edges)
+                rows = model.activate(index, sums.finish())
+                del own, sums
+            yield rows
+            del rows
         _logger.debug("layer %d: %d tiles", index, num_tiles)
 
     def _add(
@@ -292,6 +300,11 @@ def inference_directory_bytes(spec: ModelSpec, num_nodes: int) -> int:
     layers = build_model(spec, seed=0).ordered_layers()
     widths = [layer.projected_dim + layer.out_dim for layer in layers]
     return 4 * num_nodes * max(widths)
+
+
+def pieces_bytes(spec: ModelSpec, num_nodes: int) -> int:
+    """Bytes of the pieces of the layers' files on their way to the disk and back, beside tiles."""
+    return min(_PIECES_BYTES, inference_directory_bytes(spec, num_nodes))
 
 
 def _ids_of(needed: RankMap) -> Iterator[I64Array]:

@@ -22,6 +22,8 @@ from tasks.training_types import TrainOptions
 
 _FREE_SHARE = 0.8
 """Of the memory that is free, where no budget is set."""
+_LIMITED_SHARE = 0.95
+"""Of the memory that is free, where that is less than the budget: a control group's limit."""
 _PICTURE = "disk.png"
 
 
@@ -121,11 +123,14 @@ def storage_estimate(config: PipelineConfig, store_path: Path) -> Estimate:
         info = store.info
         spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
         return Estimate(
-            memory_bytes=0 if config.host_budget is None else int(config.host_budget),
+            memory_bytes=0 if config.host_budget is None else _budget(config),
             disk_bytes=inference_directory_bytes(spec, info.num_nodes) + SMALL_FILES_BYTES,
         )
 
 
 def _budget(config: PipelineConfig) -> int:
-    """Return `host_budget`, or most of what is free."""
-    return int(_FREE_SHARE * available_memory()) if config.host_budget is None else int(config.host_budget)
+    """Return `host_budget`, or most of what is free where that is less."""
+    free = available_memory()
+    if config.host_budget is None:
+        return int(_FREE_SHARE * free)
+    return min(int(config.host_budget), int(_LIMITED_SHARE * free))

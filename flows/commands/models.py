@@ -62,7 +62,10 @@ _Symmetrize = Annotated[
         help="Add the reverse of every edge, or not.",
     ),
 ]
-_HostBudget = Annotated[str | None, typer.Option(metavar="BYTES", help="Most memory to use, as 2GiB; default: free.")]
+_HostBudget = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES", help="Most memory to use, as 2GiB; default: free. What does not fit stays on disk."),
+]
 
 
 def predict(
@@ -86,6 +89,9 @@ def predict(
     of each class. A model of a multi-label task has no column class: each p_LABEL is a probability of its own.
 
     Without STORE, the graph is the one that the model was trained on, while its artifact is there.
+
+    A graph or an output that memory, or --host-budget, does not hold is read from disk layer by layer; the numbers are
+    the same to rounding.
 
     --edges and --features predict a new graph with features of the same width: GNNs need not have seen a node.
     Edges and features are read as those of the training graph were.
@@ -113,6 +119,8 @@ def embed(
 
     Parquet holds the columns id and embedding, CSV id and e0, e1 and so on; .npy holds the rows alone, in the order of
     the input. Without STORE, the graph is the one that the model was trained on.
+
+    A graph or an output that memory, or --host-budget, does not hold is read from disk layer by layer.
     """
     new = (edges, features, id_column, edge_format, symmetrize)
     _write("hidden", model, store, out, new, host_budget, state_dir, as_json=as_json)

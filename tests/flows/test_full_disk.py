@@ -14,7 +14,7 @@ from conf.load import load_config
 from kernels.nn.model import build_model
 from storage.errors import MachineError
 from storage.formats.demo import open_demo
-from storage.formats.results import write_npy, write_parquet
+from storage.formats.results import write_npy, write_table
 from storage.graph_store import GraphStore, write_store
 from storage.ingest import IngestOptions, ingest
 from tasks.artifacts import ArtifactStore, StageSpec
@@ -77,8 +77,8 @@ def test_a_stage_that_fills_the_disk_leaves_the_old_and_nothing_else(disk: Disk)
 
 def test_a_result_that_fills_the_disk_leaves_the_old_one(disk: Disk) -> None:
     folder = disk("1m")
-    noise = np.random.default_rng(0).random((1 << 18, 2))
-    for path, write in ((folder / "x.npy", write_npy), (folder / "x.parquet", write_column)):
+    noise = np.random.default_rng(0).random((1 << 19, 2), np.float32)
+    for path, write in ((folder / "x.npy", write_rows), (folder / "x.parquet", write_column)):
         write(path, noise[:10])
         before = path.read_bytes()
         with pytest.raises(MachineError, match="the disk is full"):
@@ -101,8 +101,12 @@ def test_predictions_that_fill_the_disk_name_the_way_out(disk: Disk, tmp_path: P
     assert [item.name for item in out.parent.iterdir()] == ["other"]
 
 
-def write_column(path: Path, rows: npt.NDArray[np.float64]) -> None:
-    write_parquet(path, {"x": rows[:, 0]})
+def write_rows(path: Path, rows: npt.NDArray[np.float32]) -> None:
+    write_npy(path, (len(rows), 2), np.array_split(rows, 9))
+
+
+def write_column(path: Path, rows: npt.NDArray[np.float32]) -> None:
+    write_table(path, ({"x": part[:, 0]} for part in np.array_split(rows, 9)))
 
 
 def test_a_read_only_disk_is_exit_code_3(disk: Disk, prefect_url: str) -> None:

@@ -62,7 +62,7 @@ def run(folder: Path, graph: Path, budget: int | None, group: Path | None = None
     if not tiny.exists():
         write_graph(tiny, 300, 3000, 8)
     case: dict[str, Any] = {
-        "warm": [["igb", settings(tiny, None), stages], ["igb", settings(tiny, 50_000_000), stages]],
+        "warm": [["igb", settings(tiny, None), stages], ["igb", settings(tiny, 120_000_000), stages]],
         "stages": ["igb", settings(graph, budget), stages],
         "group": str(group) if group else None,
     }

@@ -15,10 +15,11 @@ from kernels.nn.model import GnnModel, Kind, build_model, edgeless_mfg
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from storage.blocks.layout import lay_out
-from storage.errors import BudgetError, InputError, MachineError
+from storage.errors import BudgetError, ChecksumMismatchError, InputError, MachineError
 from storage.formats.results import write_npy
 from storage.graph_store import GraphStore, write_store
 from storage.order import invert_order
+from tasks import prediction_rows
 from tasks.budgets import Budgets
 from tasks.model_data import ModelData
 from tasks.model_reference import NamedModel
@@ -26,6 +27,7 @@ from tasks.predict import store_file, write_output
 from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, Data, community_data, with_many_labels
 
 NAMES = np.array([f"node {v}" for v in range(300)])
+IDS = np.random.default_rng(5).permutation(10_000)[:300]
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,61 @@ def test_rows_are_those_of_the_layers_in_the_order_of_the_input(
     np.testing.assert_allclose(np.load(tmp_path / "h.npy"), hidden.numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "mlp"])
+def test_from_disk_the_rows_are_those_from_memory(
+    kind: Kind, data: Data, store_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction_rows, "_in_memory_bytes", lambda *_: 1 << 60)
+    monkeypatch.setattr(prediction_rows, "PART_BYTES", 4000)
+    model = named(kind)
+    hidden, logits = layer_outputs(model.model, data)
+    write_output(model, store_path, tmp_path / "c.parquet", "classes", Budgets())
+    write_output(model, store_path, tmp_path / "c.csv", "classes", Budgets())
+    write_output(model, store_path, tmp_path / "h.npy", "hidden", Budgets())
+    write_output(model, store_path, tmp_path / "h.parquet", "hidden", Budgets())
+    table, text = pl.read_parquet(tmp_path / "c.parquet"), pl.read_csv(tmp_path / "c.csv", infer_schema_length=None)
+    assert table["id"].to_list() == text["id"].to_list() == NAMES.tolist()
+    probabilities = table.select(pl.exclude("id", "class")).to_numpy()
+    np.testing.assert_allclose(probabilities, torch.softmax(logits, 1).numpy(), atol=1e-5)
+    assert table["class"].to_list() == [str(place) for place in probabilities.argmax(1)]
+    np.testing.assert_array_equal(text.select(pl.exclude("id", "class")).to_numpy().astype(np.float32), probabilities)
+    np.testing.assert_allclose(np.load(tmp_path / "h.npy"), hidden.numpy(), atol=1e-5)
+    np.testing.assert_array_equal(
+        pl.read_parquet(tmp_path / "h.parquet")["embedding"].to_numpy(), np.load(tmp_path / "h.npy")
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.csv", "c.parquet", "h.npy", "h.parquet"]
+
+
+def test_integer_ids_and_a_store_in_the_input_s_order_from_disk(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, topology = tmp_path / "graph.h5", data.topology
+    write_store(path, indptr=topology.indptr, indices=topology.indices, features=data.rows, original_ids=IDS)
+    write_output(named("sage"), path, tmp_path / "memory.parquet", "classes", Budgets())
+    monkeypatch.setattr(prediction_rows, "_in_memory_bytes", lambda *_: 1 << 60)
+    write_output(named("sage"), path, tmp_path / "disk.parquet", "classes", Budgets())
+    expected, found = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("memory", "disk"))
+    assert found["id"].to_list() == expected["id"].to_list() == IDS.tolist()
+    np.testing.assert_allclose(found.drop("id", "class"), expected.drop("id", "class"), atol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv", "parquet"])
+def test_a_damaged_store_is_named_and_leaves_no_output(
+    data: Data, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, topology = tmp_path / "graph.h5", data.topology
+    write_store(path, indptr=topology.indptr, indices=topology.indices, features=data.rows)
+    with GraphStore.open(path) as store:
+        extent = store.extent("features/x")
+    with path.open("r+b") as file:
+        file.seek(extent.offset + extent.nbytes // 2)
+        file.write(b"damage")
+    monkeypatch.setattr(prediction_rows, "_in_memory_bytes", lambda *_: 1 << 60)
+    with pytest.raises(ChecksumMismatchError, match="features/x"):
+        write_output(named("sage"), path, tmp_path / f"h.{suffix}", "hidden", Budgets())
+    assert [item.name for item in tmp_path.iterdir()] == ["graph.h5"]
+
+
 @pytest.mark.parametrize("describes_its_data", [True, False])
 def test_each_label_of_many_has_a_probability_of_its_own(
     data: Data, store_path: Path, tmp_path: Path, describes_its_data: bool
@@ -114,6 +171,8 @@ def test_the_budget_that_an_error_names_will_do(store_path: Path, tmp_path: Path
         write_output(named("sage"), store_path, tmp_path / "c.parquet", "classes", budgets)
     enough = int(str(error.value).rsplit(" ", 1)[-1])
     write_output(named("sage"), store_path, tmp_path / "c.parquet", "classes", Budgets(enough))
+    with pytest.raises(BudgetError):
+        write_output(named("sage"), store_path, tmp_path / "c.parquet", "classes", Budgets(enough - 1))
 
 
 def test_a_model_of_one_layer_has_no_hidden_representation(store_path: Path, tmp_path: Path) -> None:
@@ -126,7 +185,7 @@ def test_a_model_of_one_layer_has_no_hidden_representation(store_path: Path, tmp
 def test_an_output_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.npy").mkdir()
     with pytest.raises(MachineError, match="cannot be written"):
-        write_npy(tmp_path / "x.npy", np.zeros((2, 2)))
+        write_npy(tmp_path / "x.npy", (2, 2), [np.zeros((2, 2), np.float32)])
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
