@@ -9,6 +9,8 @@ GARDEN_DATA. Hit rates are exact: no figure but the replay speeds depends on the
 - `best_other_policy_share`: that of the best other static policy, with its name; `_dual` likewise.
 - `drift_share_of_belady_gap`: how far the static and the dynamic cache together get from the static oracle of the first
   fifth to Belady, on the rest. Interval, gamma and share are chosen on the first fifth.
+- `three_way` (of the drifts, and of the shuffled epochs of a power-law graph): the dynamic share that our allocator
+  chooses on the first fifth, and what the split avoids of the rest, swaps paid, with it and without it.
 - `prediction_error_points`: largest difference of predicted and measured hit rates, features and lists.
 """
 
@@ -42,13 +44,13 @@ from storage.cache.laboratory import (
     run_static,
     serve_rows,
     static_part,
-    tune_dynamic,
 )
 from storage.cache.plan import build_plan, largest_fanout
-from storage.cache.policies import DUAL_POLICIES, REPLACEMENT_POLICIES, STATIC_POLICIES, PolicyCase, rows_for
+from storage.cache.policies import DUAL_POLICIES, REPLACEMENT_POLICIES, STATIC_POLICIES, PolicyCase
 from storage.cache.profile import AccessProfile, profile_accesses
 from storage.cache.trace import AccessTrace, TraceFile, record_trace
 from tests.benchmarks import cache_workloads as fixed
+from tests.benchmarks.cache_drifts import drift_figures, three_way
 from tests.benchmarks.cache_workloads import Workload
 from tests.benchmarks.report import publish
 
@@ -256,45 +258,13 @@ def paper_figures(workload: Workload, folder: Path) -> dict[str, Any]:
         "steps": step_figures(workload, trace),
         "ablation": ablation_figures(workload, trace),
         "batch_sizes": batch_size_figures(workload, folder),
+        "three_way": three_way(case_of(workload, 0, fixed.PROFILE_EPOCHS), trace),
     }
 
 
 def _both_bytes(workload: Workload) -> int:
     """Bytes of all rows and lists."""
     return workload.topology.num_nodes * (workload.row_bytes + 8) + workload.topology.indices.nbytes
-
-
-def drift_figures(make: Any, folder: Path) -> dict[str, Any]:
-    """The static oracle of the first fifth, both caches, and Belady, on the rest of a workload that drifts."""
-    workload = make()
-    record_trace(folder / "trace.h5", workload.segments, fixed.FANOUTS, seed=0, threads=THREADS)
-    with TraceFile(folder / "trace.h5") as file:
-        trace = file.read()
-    cut = round(fixed.FIRST_FIFTH * trace.num_batches)
-    first, rest = trace.part(0, cut), trace.part(cut, trace.num_batches)
-    figures: dict[str, Any] = {}
-    for share in fixed.DRIFT_BUDGETS:
-        budget = int(share * trace.num_nodes * workload.row_bytes)
-        tuned = tune_dynamic(budget, workload.row_bytes, first)
-        options, score_N = tuned.options, first.feature_counts()
-        static = serve_rows(rest, static_part(score_N, budget, workload.row_bytes, 0.0)[0])
-        both = static
-        if options.share:
-            ids, layout = static_part(score_N, budget, workload.row_bytes, options.share)
-            both = run_dynamic(ids, layout, options, trace, cut).feature_hit_rate
-        best = float(belady(rest, rows_for(budget, workload.row_bytes, trace.num_nodes)).sum()) / len(rest.nodes)
-        figures[str(share)] = {
-            "static_oracle_of_first_fifth": round(static, 5),
-            "static_and_dynamic": round(both, 5),
-            "belady": round(best, 5),
-            "share_of_belady_gap": round((both - static) / (best - static), 4),
-            "chosen": {"share": options.share, "gamma": options.gamma, "interval_batches": options.interval_batches},
-            **{
-                name: round(run_replacement(name, workload.row_bytes, budget, trace, cut).feature_hit_rate, 5)
-                for name in REPLACEMENT_POLICIES
-            },
-        }
-    return figures
 
 
 def replay_speed(trace: AccessTrace) -> dict[str, float]:
@@ -336,7 +306,7 @@ def headline(graphs: dict[str, Any], drifts: dict[str, Any]) -> dict[str, Any]:
             ):
                 shares[key].setdefault(graph, {})[share] = value
     shares["drift_share_of_belady_gap"] = {
-        name: {share: values["share_of_belady_gap"] for share, values in figures.items()}
+        name: {share: values["share_of_belady_gap"] for share, values in figures.items() if share != "three_way"}
         for name, figures in drifts.items()
     }
     errors = [figures["prediction_error_points"] for figures in graphs.values()]
@@ -368,7 +338,7 @@ def main() -> None:
                 extras["replay_million_accesses_s"] = replay_speed(training_trace(workload, 0, folder / "trace.h5"))
             print(graph, graphs[graph], flush=True)
         for drift in asked.drifts:
-            drifts[drift] = drift_figures(fixed.DRIFTS[drift], folder)
+            drifts[drift] = drift_figures(fixed.DRIFTS[drift](), folder)
             print(drift, drifts[drift], flush=True)
     if asked.keep is not None:
         asked.keep.write_text(json.dumps({"graphs": graphs, "drifts": drifts, "extras": extras}), encoding="utf-8")
