@@ -4,11 +4,10 @@
 same seeds without a cache, with static caches of a tenth of all bytes by each counting rule, and with a dynamic cache
 within those bytes or on top of them, each in a process of its own; variants take turns.
 
-Measured here: seconds an epoch (median over epochs and rounds, the first epoch of each left out), peak memory, accuracy,
+Measured here: seconds an epoch (median over epochs and rounds, the first of each left out), peak memory, accuracy,
 bytes of rows and ids that cross between the tiers (exact; each row once a super-batch), seconds spent on scores and
 swaps. On a CPU both tiers are host memory, so what crosses costs next to nothing in `epoch_s`. **Simulated**:
-`simulated_transfer_ms`, those bytes and the dynamic cache's swaps over a link of 12 GB/s, what PCIe 3.0 x16 gives in
-practice.
+`simulated_transfer_ms`, those bytes and the dynamic cache's swaps over a link of 12 GB/s, what PCIe 3.0 x16 gives.
 """
 
 from __future__ import annotations
