@@ -115,7 +115,7 @@ def compare_on_graph(run: RunContext, asked: CompareConfig) -> Facts:
     facts["by_profile_epochs"] = by_profile_epochs(
         graph, asked.profile_epochs, heldout, own or budgets[-1], traces, run.config.seed
     )
-    recommended, facts["recommendation"] = recommend(run.config, facts, on_gpu=run.backend == "cuda")
+    recommended, facts["recommendation"] = recommend(run.config, facts)
     _publish(run, rows, facts, recommended)
     return facts
 

@@ -11,7 +11,7 @@ Facts = dict[str, Any]
 _LEAST_GAIN = 0.005
 
 
-def recommend(config: PipelineConfig, facts: Facts, *, on_gpu: bool) -> tuple[PipelineConfig, str]:
+def recommend(config: PipelineConfig, facts: Facts) -> tuple[PipelineConfig, str]:
     """The configuration to run, valid as it is, and why, in a sentence."""
     at = facts["budgets"].index(facts["device_budget"])
     rates = {name: values[at] for name, values in facts["feature_hit_rate"].items()}
@@ -19,7 +19,7 @@ def recommend(config: PipelineConfig, facts: Facts, *, on_gpu: bool) -> tuple[Pi
     best = max((name for name in counting if name in rates), key=rates.__getitem__)
     dynamic = facts["dynamic"]
     gain = dynamic["static_and_dynamic"] - dynamic["static"]
-    is_kept = config.storage.mode == "memory" and not on_gpu
+    is_kept = config.storage.mode == "memory"
     pays = is_kept and dynamic["share"] > 0 and gain >= _LEAST_GAIN
     options = type(config.cache.dynamic)()
     if pays:
@@ -49,7 +49,7 @@ def _upkeep(dynamic: Facts, gain: float, *, is_kept: bool, pays: bool) -> str:
     if pays:
         return f"with a dynamic cache of {dynamic['share']:.0%} of it, which avoids {100 * gain:.1f} points more"
     if not is_kept:
-        return "without a dynamic cache, which is kept in memory on the CPU only"
+        return "without a dynamic cache, which training from disk does not keep"
     tried = {float(share): saved for share, saved in dynamic["tried"].items()}
     best = max((share for share in tried if share), key=tried.__getitem__, default=0.0)
     if not best or tried[best] >= tried[0.0] + _LEAST_GAIN:

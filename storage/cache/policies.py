@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kernels.cpu.eviction import ClockCache, LfuCache, LruCache, S3FifoCache, SieveCache
+from kernels.cpu.eviction import ClockCache, LruCache, SieveCache
+from kernels.cpu.frequency import LfuCache, S3FifoCache
 from kernels.cpu.greedy import Candidates, Rules, tally
 from kernels.cpu.top import top_ids
 from kernels.mfg import IdArray

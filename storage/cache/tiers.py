@@ -19,18 +19,17 @@ from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TIER_DTYPES, TieredRows
 from kernels.topology import Topology
+from storage.cache.checking import checked_rows, compare_with_source
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.slots import HostSlots
-from storage.errors import InputError, TierMismatchError
+from storage.errors import InputError
 
 Rows = npt.NDArray[Any]
 TierArray = npt.NDArray[np.uint8]
 SlotArray = npt.NDArray[np.int64]
 
 _MAX_ROWS = 2**31 - 1
-CHECKED_ROWS = 64
-"""Least rows of a mini-batch that the checking mode compares with the source (all of a smaller one)."""
 
 
 class FeatureTiers:
@@ -297,8 +296,8 @@ class FeatureTiers:
             out_nD = empty_aligned((len(ids), self._host_ND.shape[1]), self._host_ND.dtype)
             gather_rows(tiers, tier_n[begin:end], slot_n[begin:end], out_nD)
             if self._check:
-                sample = _checked_rows(ids)
-                self._compare(ids, sample, out_nD[sample], tier_n[begin:end])
+                sample = checked_rows(ids)
+                compare_with_source(self._host_ND, ids, sample, out_nD[sample], tier_n[begin:end])
             yield out_nD
 
     def _places_of_each(
@@ -309,9 +308,9 @@ class FeatureTiers:
             begin, end = end, end + len(ids)
             rows = TieredRows(tiers, tier_n[begin:end], slot_n[begin:end])
             if self._check:
-                sample = _checked_rows(ids)
+                sample = checked_rows(ids)
                 places = TieredRows(tiers, rows.tier_n[sample], rows.slot_n[sample])
-                self._compare(ids, sample, places.gather(), rows.tier_n)
+                compare_with_source(self._host_ND, ids, sample, places.gather(), rows.tier_n)
             yield rows
 
     def _count(self, num_device: int, num_host: int, num_crossings: int, num_dynamic: int) -> None:
@@ -322,18 +321,6 @@ class FeatureTiers:
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(self._host_ND)):
             wrong = ids[(ids < 0) | (ids >= len(self._host_ND))][0]
             raise ValueError(f"node {wrong} is outside [0, {len(self._host_ND)})")
-
-    def _compare(self, ids: IdArray, sample: SlotArray, got: Rows, tier_n: TierArray) -> None:
-        """Compare the rows of a sample with the source as bytes, so that NaN equals itself."""
-        source = self._host_ND[ids[sample]]
-        wrong = np.flatnonzero((_bytes(got) != _bytes(source)).any(axis=1))
-        if len(wrong):
-            row = sample[wrong[0]]
-            tier = {DEVICE: "device", HOST: "host", STAGED: "staging", DYNAMIC: "dynamic"}[int(tier_n[row])]
-            raise TierMismatchError(
-                f"row {row} of a mini-batch, node {ids[row]}, read from the {tier} tier, differs from its source: "
-                "memory was damaged or this program is wrong; run again, and test the machine's memory if it recurs"
-            )
 
 
 def cached_topology(indptr: npt.NDArray[np.int64], indices: IdArray, adjacency_ids: IdArray) -> Topology:
@@ -380,15 +367,5 @@ def _joined(batches: Sequence[IdArray]) -> npt.NDArray[Any]:
     return np.concatenate(batches)
 
 
-def _checked_rows(ids: IdArray) -> SlotArray:
-    """Evenly spaced positions."""
-    sample: SlotArray = np.arange(0, len(ids), max(1, len(ids) // CHECKED_ROWS))
-    return sample
-
-
 def _copy_rows(source_ND: Rows, ids: SlotArray, out_nD: Rows) -> None:
     gather_rows((source_ND,), np.zeros(len(ids), np.uint8), ids, out_nD)
-
-
-def _bytes(rows_nD: Rows) -> npt.NDArray[np.uint8]:
-    return np.ascontiguousarray(rows_nD).view(np.uint8)

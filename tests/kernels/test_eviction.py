@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.cpu.eviction import ClockCache, LfuCache, LruCache, S3FifoCache, SieveCache
+from kernels.cpu.eviction import ClockCache, LruCache, SieveCache
+from kernels.cpu.frequency import LfuCache, S3FifoCache
 
 
 def plain_lru(accesses: list[int], capacity: int) -> int:

@@ -16,7 +16,8 @@ from kernels.cpu.resolve import DEVICE, HOST, STAGED, resolve_rows, stage_repeat
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from storage.cache import tiers as tiers_module
-from storage.cache.tiers import CHECKED_ROWS, FeatureTiers, adjacency_device_bytes, cached_topology
+from storage.cache.checking import CHECKED_ROWS
+from storage.cache.tiers import FeatureTiers, adjacency_device_bytes, cached_topology
 from storage.errors import InputError, TierMismatchError
 from tests.graphs import graphs, power_law_graph
 
