@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +11,12 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from kernels.cuda.launch import PinnedMemoryError, StreamName
+from kernels.cuda.launch import StreamName
+from kernels.cuda.pinning import PinnedMemory
 from kernels.cuda.source import Kernel, source_text
 
 # Without contraction the sums have the bits of the CPU's; all of these kernels wait for memory, not for arithmetic.
 COMPILE_OPTIONS = ("-std=c++17", "--fmad=false")
-# cudaHostRegisterPortable, Mapped and ReadOnly, which CuPy does not name.
-_PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
 
 
 class CupyLauncher:
@@ -44,8 +42,7 @@ class CupyLauncher:
         self._streams = {name: torch.cuda.Stream(device) for name in names}  # type: ignore[no-untyped-call]
         self._functions: dict[Kernel, Any] = {}
         self._lock = threading.Lock()
-        self._pinned: dict[int, tuple[int, Any, int]] = {}
-        self._holders: Counter[int] = Counter()
+        self._pinned = PinnedMemory(xp.cuda.runtime)
 
     def run(self, kernel: Kernel, grid: int, cta: int, arguments: Sequence[Any], shared_bytes: int) -> None:
         """Launch on the current stream; does not wait."""
@@ -58,11 +55,10 @@ class CupyLauncher:
             return int(array.data.ptr)
         if array.nbytes == 0:  # nothing of it is ever read, and nothing of it can be pinned
             return 0
-        start = int(array.ctypes.data)
-        for begin, (size, _, device_begin) in self._pinned.items():
-            if begin <= start and start + array.nbytes <= begin + size:
-                return device_begin + start - begin
-        raise ValueError("a host array must be pinned before kernels read it")
+        address = self._pinned.address(int(array.ctypes.data), int(array.nbytes))
+        if address is None:
+            raise ValueError("a host array must be pinned before kernels read it")
+        return address
 
     def to_host(self, array: Any) -> Any:
         """Copy to the host; waits for the current stream."""
@@ -94,35 +90,15 @@ class CupyLauncher:
         PinnedMemoryError
             If the driver refuses: memory that is not backed by RAM, or a limit of the system.
         """
-        runtime = self.xp.cuda.runtime
-        begin, size = int(array.ctypes.data), int(array.nbytes)
-        if size == 0:
-            return array
-        if begin in self._pinned:
-            self._holders[begin] += 1
-            return array
-        flags = _PORTABLE | _MAPPED | (0 if array.flags.writeable else _READ_ONLY)
-        try:
-            runtime.hostRegister(begin, size, flags)
-        except runtime.CUDARuntimeError as error:
-            raise PinnedMemoryError(
-                f"{size / 2**30:.1f} GiB of host memory could not be pinned ({error}): free memory, or raise the limit "
-                "of locked memory (`ulimit -l`)"
-            ) from error
-        self._pinned[begin] = (size, array, int(runtime.pointerGetAttributes(begin).devicePointer))
-        self._holders[begin] = 1
+        if array.nbytes:
+            self._pinned.hold(array)
         return array
 
     def release(self, array: Any) -> None:
         """Unpin a host array as often reached as released, after everything that reads it has ended."""
-        begin = int(array.ctypes.data)
-        if begin not in self._pinned:
-            return
-        self._holders[begin] -= 1
-        if not self._holders[begin]:
+        if self._pinned.holds(array):
             torch.cuda.synchronize(self.device)  # synchronize!
-            self.xp.cuda.runtime.hostUnregister(begin)
-            del self._pinned[begin], self._holders[begin]
+            self._pinned.let_go(array)
 
     @contextmanager
     def stream(self) -> Iterator[None]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernels.cuda.cupy_launcher import CupyLauncher
+from kernels.cuda.launch import PinnedMemoryError
+from kernels.cuda.pinning import PinnedMemory
 from kernels.cuda.topology import DeviceTopology
 from kernels.topology import Topology
 
@@ -23,18 +28,25 @@ class _Device(np.ndarray):
 
 
 class _Runtime:
+    """The driver: it takes whole pages, none of them twice, and no more than its limit."""
+
     CUDARuntimeError = RuntimeError
 
     def __init__(self) -> None:
-        self.registered: list[int] = []
+        self.registered: dict[int, int] = {}
+        self.limit = 2**60
 
     def hostRegister(self, begin: int, size: int, flags: int) -> None:
         assert size > 0
-        assert begin not in self.registered, "the driver refuses what is registered"
-        self.registered.append(begin)
+        assert begin % mmap.PAGESIZE == size % mmap.PAGESIZE == 0
+        for other, end in self.registered.items():
+            assert begin + size <= other or end <= begin, "the driver refuses what is registered"
+        if sum(end - other for other, end in self.registered.items()) + size > self.limit:
+            raise RuntimeError("out of memory")
+        self.registered[begin] = begin + size
 
     def hostUnregister(self, begin: int) -> None:
-        self.registered.remove(begin)
+        del self.registered[begin]
 
     def pointerGetAttributes(self, begin: int) -> Any:
         return SimpleNamespace(devicePointer=begin + 1000)
@@ -53,12 +65,13 @@ def test_what_is_reached_twice_is_pinned_until_it_is_released_twice(launcher: Cu
     registered, array = launcher.xp.cuda.runtime.registered, np.arange(10)
     for _ in range(2):
         assert launcher.reach(array) is array
-    assert registered == [array.ctypes.data]
+    (begin,) = registered
+    assert begin <= array.ctypes.data < begin + mmap.PAGESIZE
     assert launcher.address(array[2:]) == array.ctypes.data + 1000 + 16
     launcher.release(array)
-    assert registered == [array.ctypes.data]
+    assert list(registered) == [begin]
     launcher.release(array)
-    assert registered == []
+    assert not registered
     with pytest.raises(ValueError, match="must be pinned"):
         launcher.address(array)
 
@@ -69,4 +82,40 @@ def test_a_graph_without_edges_needs_nothing_pinned(launcher: CupyLauncher, monk
     placed = DeviceTopology.place(launcher, topology, launcher.reach(topology.indices))
     assert (placed.indices_address, placed.largest_degree) == (0, 0)
     launcher.release(topology.indices)
-    assert launcher.xp.cuda.runtime.registered == []
+    assert not launcher.xp.cuda.runtime.registered
+
+
+@given(st.lists(st.tuples(st.integers(0, 9 * mmap.PAGESIZE), st.integers(1, 3 * mmap.PAGESIZE)), max_size=6), st.data())
+def test_arrays_that_share_pages(places: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Every page of what is held is pinned, once; nothing is once nothing is held."""
+    runtime = _Runtime()
+    memory, raw = PinnedMemory(runtime), np.empty(14 * mmap.PAGESIZE, np.uint8)
+    arrays = [raw[begin : begin + size] for begin, size in set(places)]
+    for order in (arrays, data.draw(st.permutations(arrays))):
+        for position, array in enumerate(order):
+            memory.hold(array) if order is arrays else memory.let_go(array)
+            held = arrays[: position + 1] if order is arrays else order[position + 1 :]
+            needed = {page for one in held for page in _pages(one)}
+            pinned = {page for begin, end in runtime.registered.items() for page in range(begin, end, mmap.PAGESIZE)}
+            assert needed <= pinned
+            for one in held:
+                assert memory.address(one.ctypes.data, one.nbytes) == one.ctypes.data + 1000
+        if order is not arrays:
+            assert not runtime.registered
+
+
+def _pages(array: np.ndarray) -> range:
+    begin = array.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    return range(begin, array.ctypes.data + array.nbytes, mmap.PAGESIZE)
+
+
+def test_what_the_driver_refuses_leaves_nothing_pinned() -> None:
+    runtime = _Runtime()
+    memory, raw = PinnedMemory(runtime), np.empty(9 * mmap.PAGESIZE, np.uint8)
+    start = -raw.ctypes.data % mmap.PAGESIZE
+    memory.hold(raw[start + 2 * mmap.PAGESIZE : start + 3 * mmap.PAGESIZE])
+    before = dict(runtime.registered)
+    runtime.limit = 4 * mmap.PAGESIZE  # enough for the part in front of what is pinned, not for the one behind
+    with pytest.raises(PinnedMemoryError, match="could not be pinned"):
+        memory.hold(raw[start : start + 8 * mmap.PAGESIZE])
+    assert runtime.registered == before
