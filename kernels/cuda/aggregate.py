@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from kernels.cuda.current import from_torch, to_torch
 from kernels.cuda.device_rows import DeviceRows
+from kernels.cuda.gather import count_accesses
 from kernels.cuda.launch import Array, DeviceLauncher, Launcher, exclusive_sum, launch
 from kernels.cuda.source import Kernel
 from kernels.mfg import Mfg
@@ -102,9 +103,9 @@ def transpose(launcher: Launcher, indptr: Array, indices: Array, num_src: int) -
     launch(launcher, Kernel("plan", "expand_rows"), num_edges, (indptr, len(indptr) - 1, num_edges, row_E))
     order = xp.argsort(indices, kind="stable")
     launch(launcher, Kernel("aggregate", "permute_edges"), num_edges, (num_edges, order, row_E, targets, edges))
-    counts = xp.zeros(num_src, np.uint64)
-    launch(launcher, Kernel("gather", "count_accesses", ("i32",)), num_edges, (num_edges, indices, counts))
-    return exclusive_sum(launcher, counts.view(np.int64)), targets, edges
+    counts = xp.zeros(num_src, np.int64)
+    count_accesses(launcher, counts, indices)
+    return exclusive_sum(launcher, counts), targets, edges
 
 
 def rows_at(address_S: Array, dtype: np.dtype[Any], width: int, kept: Any) -> Rows:

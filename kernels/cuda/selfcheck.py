@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 
 from kernels.cuda.current import cuda_launcher, launching_through
+from kernels.cuda.device_rows import DeviceRows
+from kernels.cuda.gather import check_rows, row_addresses
 from kernels.cuda.host_rows import HostRows, PageableRows, PinnedRows
 from kernels.cuda.launch import DeviceLauncher, PinnedMemoryError
 from kernels.cuda.sampler import CudaSampler
@@ -57,8 +59,10 @@ def differences(launcher: DeviceLauncher) -> list[str]:
         tiers = DeviceTiers(launcher, host, np.arange(0, _NODES, 3))
         ids = [sample.input_nodes for sample in sampled.samples]
         copied, placed = tiers.gather_group(ids), tiers.locate_group(ids)
-        for rows, sample in zip(copied.rows, expected.samples, strict=True):
-            if not np.array_equal(launcher.to_host(rows), features[sample.input_nodes]):
+        for rows, place, sample in zip(copied.rows, placed.rows, expected.samples, strict=True):
+            if not _is_inside(launcher, place) or not np.array_equal(
+                launcher.to_host(rows), features[sample.input_nodes]
+            ):
                 return ["gathering"]
         return _of_training(launcher, sampled.samples[0], placed.rows[0], expected.samples[0], features)
 
@@ -93,6 +97,16 @@ def _same_samples(launcher: DeviceLauncher, found: SuperBatch, expected: SuperBa
             pairs += [(hop.indptr, wanted.indptr), (hop.indices, wanted.indices)]
         if not all(np.array_equal(launcher.to_host(got), right) for got, right in pairs):
             return False
+    return True
+
+
+def _is_inside(launcher: DeviceLauncher, rows: DeviceRows) -> bool:
+    """Whether each row is one of its tier."""
+    _, bad = row_addresses(launcher, rows.table, rows.tier_n, rows.slot_n)
+    try:
+        check_rows(launcher, bad, rows.tier_n, rows.slot_n)
+    except ValueError:
+        return False
     return True
 
 
