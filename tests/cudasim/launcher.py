@@ -16,6 +16,7 @@ import torch
 from kernels.cuda.source import Kernel, parameters
 from tests.cudasim.build import build, load
 from tests.cudasim.instances import INSTANCES
+from tests.cudasim.poison import POISONED
 from tests.cudasim.tracer import Trace, read_trace
 
 _lock = threading.Lock()
@@ -34,9 +35,9 @@ class Schedule(IntEnum):
 
 
 class SimLauncher:
-    """Runs kernels on the CPU in a schedule of choice; arrays are NumPy's."""
+    """Runs kernels on the CPU in a schedule of choice; arrays are NumPy's, and poisoned where they are not written."""
 
-    xp = np
+    xp: Any = POISONED
     torch_device = torch.device("cpu")
 
     def __init__(

@@ -122,3 +122,14 @@ def test_a_barrier_taken_out_of_our_kernels_shows() -> None:
     planted = text.replace(barrier, barrier.replace("__syncwarp(ALL_LANES);", ""))
     assert all(_wide_sample_is_right(SimLauncher(schedule)) for schedule in Schedule)
     assert not all(_wide_sample_is_right(SimLauncher(schedule, texts={"sample": planted})) for schedule in Schedule)
+
+
+def test_memory_that_nobody_wrote_is_poisoned() -> None:
+    xp = SimLauncher().xp
+    for made in (xp.empty(3, np.float32), xp.empty_like(np.zeros((2, 2)))):
+        assert np.isnan(made).all()
+    for dtype in (np.int32, np.int64, np.uint8, np.uint64):
+        made = xp.empty((4, 0 if dtype is np.uint8 else 2), dtype)
+        assert made.dtype == dtype
+        assert (made.view(np.uint8) == 0xA5).all()
+    assert (xp.__name__, xp.ndarray, xp.zeros) == ("numpy", np.ndarray, np.zeros)
