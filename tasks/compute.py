@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from kernels.mfg import IdArray, Sample, TierReads
+from kernels.mfg import Sample, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
 from storage.errors import InputError
@@ -37,9 +37,6 @@ class Compute(Protocol):
 
     def degrees(self, sample: Sample) -> NodeDegrees | None:
         """Whole-graph degrees of a sample's input nodes, where the network reads them."""
-
-    def seed_nodes(self, sample: Sample) -> IdArray:
-        """Unique seeds of a sample, on the host."""
 
     def stream(self) -> AbstractContextManager[None]:
         """Work of this thread in the order of PyTorch's."""
@@ -72,10 +69,6 @@ class HostCompute:
     def degrees(self, sample: Sample) -> NodeDegrees | None:
         """Degrees of the input nodes."""
         return None if self._degrees is None else self._degrees.take(sample.input_nodes)
-
-    def seed_nodes(self, sample: Sample) -> IdArray:
-        """Seeds as they are."""
-        return sample.seed_nodes
 
     def stream(self) -> AbstractContextManager[None]:
         """Nothing to order."""

@@ -15,7 +15,7 @@ from kernels.cuda.launch import DeviceLauncher, PinnedMemoryError
 from kernels.cuda.sampler import CudaSampler, HostSampler
 from kernels.cuda.tiers import DeviceTiers
 from kernels.cuda.topology import DeviceTopology
-from kernels.mfg import IdArray, Sample, TierReads
+from kernels.mfg import Sample, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
@@ -111,11 +111,6 @@ class DeviceCompute:
     def degrees(self, sample: Sample) -> NodeDegrees | None:
         """Degrees of the input nodes, on the device."""
         return None if self._degrees is None else self._degrees.take(sample.input_nodes)
-
-    def seed_nodes(self, sample: Sample) -> IdArray:
-        """Seeds, copied from the device."""
-        nodes: IdArray = self._launcher.to_host(sample.seed_nodes)  # synchronize!
-        return nodes
 
     def close(self) -> None:
         """Wait for the dynamic cache's last update, and unpin the host memory."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
 
+import numpy as np
+
 from kernels.cuda.current import to_torch
 from kernels.cuda.device_rows import DeviceRows
 from kernels.cuda.launch import DeviceLauncher
@@ -50,6 +52,7 @@ class _Loaded:
     """One super-batch on the device, and the event after which it may be read."""
 
     super_batch: SuperBatch
+    seeds: list[IdArray]
     group: RowGroup
     ready: Any
 
@@ -121,7 +124,7 @@ class DeviceStream:
         self._loader, self._batches, self._epoch, self._indices = loader, batches, epoch, indices
         self._ready: queue.Queue[_Loaded | BaseException | None] = queue.Queue(_MOST_LOADED)
         self._stopped, self._free = threading.Event(), threading.Semaphore(_MOST_LOADED)
-        self._is_in_hand = self._has_ended = False
+        self._is_in_hand, self._taken = False, 0
         self._thread = threading.Thread(target=self._produce, name="load", daemon=True)
         self._thread.start()
 
@@ -131,13 +134,16 @@ class DeviceStream:
             launcher.wait(loaded.ready)
             self._is_in_hand = True
             try:
-                for sample, rows in zip(loaded.super_batch.samples, loaded.group.rows, strict=True):
+                for sample, rows, seeds in zip(
+                    loaded.super_batch.samples, loaded.group.rows, loaded.seeds, strict=True
+                ):
                     with launcher.stream():  # tensors come in the order of the consumer's stream
-                        batch = MiniBatch(sample, rows if isinstance(rows, DeviceRows) else to_torch(rows))
+                        given = rows if isinstance(rows, DeviceRows) else to_torch(rows)
+                    batch = MiniBatch(sample, given, seeds=seeds)
                     yield batch
             finally:
                 self._finish()
-            del loaded, sample, rows, batch
+            del loaded, sample, rows, given, batch
             self._free.release()
 
     def close(self) -> None:
@@ -145,10 +151,10 @@ class DeviceStream:
         self._stopped.set()
         self._thread.join(CLOSE_S)
         self._finish()
-        if not self._has_ended:  # rows that nobody took may still be on their way
+        if self._taken < len(self._batches):  # rows that nobody took may still be on their way
             with self._loader.launcher.on("gather"):
                 self._loader.launcher.finish(self._loader.launcher.record())  # synchronize!
-            self._has_ended = True
+            self._taken = len(self._batches)
 
     def _finish(self) -> None:
         """Wait for the super-batch in hand: what another stream made must not be given back before this has read it."""
@@ -175,17 +181,18 @@ class DeviceStream:
             self.stats.wait_s += time.perf_counter() - start
         if isinstance(item, BaseException):
             raise item
-        self._has_ended = item is None
+        self._taken += len(item.seeds) if item is not None else 0
         return item
 
     def _produce(self) -> None:
         try:
             with device_memory():
                 for first in range(0, len(self._batches), self._loader.superbatch):
-                    sampled = self._sample(slice(first, first + self._loader.superbatch))
+                    group = slice(first, first + self._loader.superbatch)
+                    sampled = self._sample(group)
                     if not self._may_load():
                         return
-                    self._put(self._gather(*sampled))
+                    self._put(self._gather(group, *sampled))
                     del sampled
             self._put(None)
         except BaseException as error:
@@ -210,7 +217,7 @@ class DeviceStream:
         self.stats.adjacency_reads.add(super_batch.adjacency_reads)
         return super_batch, sampled
 
-    def _gather(self, super_batch: SuperBatch, sampled: Any) -> _Loaded:
+    def _gather(self, batches: slice, super_batch: SuperBatch, sampled: Any) -> _Loaded:
         start, launcher, tiers = time.perf_counter(), self._loader.launcher, self._loader.tiers
         with launcher.on("gather"):
             launcher.wait(sampled)
@@ -218,7 +225,7 @@ class DeviceStream:
             group = tiers.locate_group(ids) if self._loader.in_place else tiers.gather_group(ids)
             ready = launcher.record()
         self.stats.gather_s += time.perf_counter() - start
-        return _Loaded(super_batch, group, ready)
+        return _Loaded(super_batch, [_unique(seeds) for seeds in self._batches[batches]], group, ready)
 
     def _put(self, item: _Loaded | BaseException | None) -> None:
         while not self._stopped.is_set():
@@ -227,3 +234,9 @@ class DeviceStream:
             except queue.Full:
                 continue
             return
+
+
+def _unique(seeds: IdArray) -> IdArray:
+    """Each seed once, in order of first appearance, as the sampler has them."""
+    _, first = np.unique(seeds, return_index=True)
+    return seeds[np.sort(first)]

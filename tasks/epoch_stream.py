@@ -44,6 +44,13 @@ class MiniBatch:
     in the tiers."""
     held_bytes: int = 0
     """Bytes in flight that its use gives back."""
+    seeds: IdArray | None = None
+    """(num_seed_rows,) the unique seeds on the host, where the sample is not there."""
+
+    @property
+    def seed_nodes(self) -> IdArray:
+        """(num_seed_rows,) the unique seeds in order of first appearance, on the host."""
+        return self.sample.seed_nodes if self.seeds is None else self.seeds
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ class Objective(Protocol):
     """Loss over nodes. The weighted sum over a step is divided by the weight of all its nodes, whoever had them."""
 
     def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
-        """Weighted sum of the losses of the nodes' predictions."""
+        """Weighted sum of the losses of the nodes' predictions, on the device of the predictions."""
 
     def weight(self, nodes: IdArray) -> float:
         """What to divide the sum by: how many nodes (entries) there are, class weights counted."""
@@ -52,7 +52,8 @@ class OneClass:
 
     def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
         """Weighted sum of the cross-entropies."""
-        return functional.cross_entropy(logits_nC, self._targets(nodes), self._weight_C, reduction="sum")
+        weight_C = None if self._weight_C is None else _beside(logits_nC, self._weight_C)
+        return functional.cross_entropy(logits_nC, _beside(logits_nC, self._targets(nodes)), weight_C, reduction="sum")
 
     def weight(self, nodes: IdArray) -> float:
         """Number of nodes, or the sum of their classes' weights."""
@@ -78,7 +79,8 @@ class ManyLabels:
 
     def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
         """Sum of the entries' cross-entropies, present labels counting as often as their class weight says."""
-        return self._sum(logits_nC, self._targets(nodes), self._weight_C)
+        weight_C = None if self._weight_C is None else _beside(logits_nC, self._weight_C)
+        return self._sum(logits_nC, _beside(logits_nC, self._targets(nodes)), weight_C)
 
     def weight(self, nodes: IdArray) -> float:
         """Number of known entries."""
@@ -136,6 +138,13 @@ def labelled(labels: Labels) -> npt.NDArray[np.bool_]:
     """(N,) whether each node has a class, or any known label."""
     known: npt.NDArray[np.bool_] = np.asarray(labels >= 0)
     return known if labels.ndim == 1 else np.asarray(known.any(axis=1))
+
+
+def _beside(logits: Tensor, values: Tensor) -> Tensor:
+    """Values where the logits lie; copied from pinned memory, so that nothing waits for what the GPU has in hand."""
+    if logits.device.type == "cpu":
+        return values
+    return values.pin_memory().to(logits.device, non_blocking=True)
 
 
 def _weights(class_weights: ClassWeights, balanced_C: npt.NDArray[np.float64]) -> Tensor | None:

@@ -146,10 +146,11 @@ class EpochTrainer:
     def _step(self, own: Iterable[MiniBatch], epoch: int, first: int, weight: float, rate: float) -> float:
         """One step of all processes over their mini-batches; returns its mean loss."""
         self.optimizer.zero_grad(set_to_none=True)
-        losses, observed = [], []
+        taken, observed = [], []
         for batch in own:
-            losses.append(self._backward(batch, epoch, weight))
+            taken.append(self._backward(batch, epoch, weight))
             observed.append(self.model.observed_statistics())
+        losses: list[float] = torch.stack(taken).tolist() if taken else []  # synchronize!
         losses, observed = self._shared(losses, observed)
         for position, loss in enumerate(losses):
             if not math.isfinite(loss):
@@ -162,19 +163,17 @@ class EpochTrainer:
             self.model.apply_statistics(statistics)
         return sum(losses)
 
-    def _backward(self, batch: MiniBatch, epoch: int, weight: float) -> float:
-        """Add the gradient of one mini-batch's share of the step's loss; returns the share."""
+    def _backward(self, batch: MiniBatch, epoch: int, weight: float) -> Tensor:
+        """Add the gradient of one mini-batch's share of the step's loss; returns the share, which nobody waits for."""
         sample, bfloat16 = batch.sample, self._options.precision == "bfloat16"
         identity, device = (self._options.seed, epoch, sample.batch_index), self._compute.device.type
         with self._compute.stream():
             degrees_S = self._compute.degrees(sample)
             with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
                 logits = self.model(sample.hops, batch.rows, degrees_S, dropout_identity=identity)
-            # Logits are few: the loss is taken where the labels are.
-            seeds = self._compute.seed_nodes(sample)
-            loss: Tensor = self.objective.loss_sum(logits.float().cpu(), seeds) / weight
+            loss: Tensor = self.objective.loss_sum(logits.float(), batch.seed_nodes) / weight
             loss.backward()  # type: ignore[no-untyped-call]
-            return float(loss.detach())
+            return loss.detach()
 
     def _shared(self, losses: list[float], observed: list[Tensor]) -> tuple[list[float], list[Tensor]]:
         """Add up the gradients of all processes, by rank; returns the losses and statistics of all, by batch index."""

@@ -72,3 +72,6 @@ def test_the_host_waits_once_a_hop_and_once_for_missed_rows(data: Data, fanouts:
     batches = -(-len(data.splits.labelled(data.labels).train) // SHORT.batch_size)
     groups = SHORT.epochs * -(-batches // SHORT.superbatch)
     assert launcher.waits["load"] == groups * (len(fanouts) + more + 1)
+    # For all mini-batches of a super-batch once, four times an epoch for what was read, once for the caches; PyTorch
+    # waits beside that for the loss of each step.
+    assert launcher.waits["MainThread"] == groups + 4 * SHORT.epochs + 1
