@@ -107,7 +107,7 @@ class Hyperbatches:
         room = memory - samples - pieces * LEAST_PIECE_BYTES
         sampling = max(self.least_work_bytes, min(count * one, memory // 8, room))
         rest = memory - samples - sampling
-        spill = pieces * min(GOOD_PIECE_BYTES, max(LEAST_PIECE_BYTES, rest // 4 // pieces))
+        spill = pieces * min(GOOD_PIECE_BYTES, max(LEAST_PIECE_BYTES, rest // 2 // pieces))
         if rest < spill:
             return None
         passes = max(1, math.ceil(count * one / sampling))

@@ -15,8 +15,10 @@ import numpy.typing as npt
 from kernels.mfg import IdArray, Sample, SuperBatch
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import ModelSpec
+from kernels.rank_map import RankMap
 from kernels.rng import Purpose
 from kernels.sampler import shuffled_batches
+from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.gathering import GatherOptions, Keep
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.io_stats import IoStats
@@ -29,7 +31,7 @@ from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
 from tasks.data_source import Inference, Loader
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.objective import Labels
-from tasks.storage_memory import StoragePlan, check_bytes, plan_storage, topology_share
+from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
 from tasks.tiled_inference import LEAST_TILE_BYTES, TiledInference, pieces_bytes, sets_bytes
 from tasks.training_types import Splits, TrainOptions
 
@@ -168,43 +170,23 @@ def open_on_disk(
     with ExitStack() as stack:
         store = stack.enter_context(GraphStore.open(store_path))
         _require_columns(store)
-        stats, share = IoStats(), topology_share(store, storage.host_budget)
-        topology = stack.enter_context(
-            StoredTopology(
-                store,
-                cached_lists,
-                buffer_bytes=share.buffer,
-                indptr_buffer_bytes=share.indptr_buffer,
-                threads=options.threads,
-                stats=stats,
-            )
-        )
         splits = Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test"))
         labels = store.read_multi_labels() if store.info.is_multi_label else _narrow_labels(store)
         degrees = stored_degrees(store) if options.kind == "gcn" else None
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
-        train_nodes = splits.labelled(labels).train
-        sampled = _probe(topology, train_nodes, options)
-        sizes = BatchSizes.largest(sampled.samples, spec).times(_MARGIN)
-        info, id_bytes = store.info, topology.id_dtype.itemsize
-        largest = largest_possible(
-            info.num_nodes, info.num_edges, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace
-        )
-        held = _held_bytes(store, labels, splits, degrees, len(cached_features), topology)
+        sampled, list_bytes = _probe(store, splits.labelled(labels).train, options, cached_lists)
+        held = _held_bytes(store, labels, splits, degrees, len(cached_features), list_bytes)
         held += sets_bytes(spec, store.info.num_nodes, prepared=2)  # for the validation and for the test nodes
-        plan = plan_storage(
-            store,
-            storage.host_budget,
-            share,
-            sizes.at_most(largest),
-            num_batches=-(-len(train_nodes) // options.batch_size),
-            kept_bytes=held,
-            evaluation_bytes=LEAST_TILE_BYTES + pieces_bytes(spec, info.num_nodes),
-            threads=options.threads,
-            hyperbatch=storage.hyperbatch,
-            largest=largest,
-            shared_nodes=shared_nodes(sampled.samples),
-            may_spill_samples=storage.disk_budget is None,
+        plan, stats = _plan(store, options, storage, spec, sampled, len(splits.labelled(labels).train), held), IoStats()
+        topology = stack.enter_context(
+            StoredTopology(
+                store,
+                cached_lists,
+                buffer_bytes=plan.topology.buffer,
+                indptr_buffer_bytes=plan.topology.indptr_buffer,
+                threads=options.threads,
+                stats=stats,
+            )
         )
         features = stack.enter_context(
             StoredFeatures(store, cached_features, buffer_bytes=plan.feature_buffer, stats=stats)
@@ -221,15 +203,55 @@ def _require_columns(store: GraphStore) -> None:
         raise InputError(f"the graph has no {missing}: give data.{missing}, or stop before training (--until cache)")
 
 
-def _probe(topology: StoredTopology, train_nodes: npt.NDArray[np.int64], options: TrainOptions) -> SuperBatch:
-    """Sample the first mini-batches of training."""
+def _probe(
+    store: GraphStore, train_nodes: npt.NDArray[np.int64], options: TrainOptions, cached_lists: IdArray
+) -> tuple[SuperBatch, int]:
+    """Sample the first mini-batches of training in the least memory; also what a cache of some lists takes."""
     if not len(train_nodes):
         raise InputError("no labelled node to train on: check the training split and the labels")
     batches = shuffled_batches(train_nodes, options.batch_size, seed=options.seed, epoch=0)[:_PROBED]
-    sampler = HyperbatchSampler(
-        topology, options.fanouts, seed=options.seed, purpose=Purpose.TRAIN, replace=options.replace
+    least = LEAST_BLOCKS * store.info.block_bytes
+    with StoredTopology(
+        store, np.empty(0, np.int64), buffer_bytes=least, indptr_buffer_bytes=least, threads=options.threads
+    ) as topology:
+        sampler = HyperbatchSampler(
+            topology, options.fanouts, seed=options.seed, purpose=Purpose.TRAIN, replace=options.replace
+        )
+        list_bytes = 0
+        if len(cached_lists):
+            _, degree = topology.lists(np.asarray(cached_lists, np.int64))
+            offsets = 8 * (len(degree) + 1) + RankMap.nbytes_for(store.info.num_nodes)
+            list_bytes = int(degree.sum()) * topology.id_dtype.itemsize + offsets
+        return sampler.sample(batches, epoch=0, first_batch=0), list_bytes
+
+
+def _plan(
+    store: GraphStore,
+    options: TrainOptions,
+    storage: StorageOptions,
+    spec: ModelSpec,
+    sampled: SuperBatch,
+    num_seeds: int,
+    held_bytes: int,
+) -> StoragePlan:
+    """Share out the budget for mini-batches like those sampled."""
+    info, id_bytes = store.info, sampled.samples[0].input_nodes.itemsize
+    largest = largest_possible(
+        info.num_nodes, info.num_edges, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace
     )
-    return sampler.sample(batches, epoch=0, first_batch=0)
+    return plan_storage(
+        store,
+        storage.host_budget,
+        BatchSizes.largest(sampled.samples, spec).times(_MARGIN).at_most(largest),
+        num_batches=-(-num_seeds // options.batch_size),
+        kept_bytes=held_bytes,
+        evaluation_bytes=LEAST_TILE_BYTES + pieces_bytes(spec, info.num_nodes),
+        threads=options.threads,
+        hyperbatch=storage.hyperbatch,
+        largest=largest,
+        shared_nodes=shared_nodes(sampled.samples),
+        may_spill_samples=storage.disk_budget is None,
+    )
 
 
 def _narrow_labels(store: GraphStore) -> npt.NDArray[Any]:
@@ -268,10 +290,10 @@ def _held_bytes(
     splits: Splits,
     degrees: NodeDegrees | None,
     cached_rows: int,
-    topology: StoredTopology,
+    cached_list_bytes: int,
 ) -> int:
     """Bytes held from the first epoch to the last: labels and their mask, splits twice, degrees, the device tier."""
     split_bytes = splits.train.nbytes + splits.valid.nbytes + splits.test.nbytes
     degree_bytes = 0 if degrees is None else degrees.in_degree.nbytes + degrees.out_degree.nbytes
-    device = cached_rows * store.info.feature_row_bytes + topology.cache_bytes
+    device = cached_rows * store.info.feature_row_bytes + cached_list_bytes
     return labels.nbytes + store.info.num_nodes + 4 * split_bytes + degree_bytes + device

@@ -29,13 +29,23 @@ _ROOM_SHARE = 4  # of what a budget has beyond the smallest one, mini-batches la
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyShare:
+    """What sampling holds of the topology."""
+
+    buffer: int
+    """Bytes for blocks of adjacency lists."""
+    indptr_buffer: int | None
+    """Bytes for blocks of offsets; None holds all of them."""
+    indptr: int
+    """Bytes of offsets in memory, either way."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoragePlan:
     """Shares of the budget, in bytes."""
 
-    topology_buffer: int
-    """Blocks of adjacency lists."""
-    indptr_buffer: int | None
-    """Blocks of offsets; None holds all offsets."""
+    topology: TopologyShare
+    """What sampling holds of the topology."""
     feature_buffer: int
     """Blocks of features."""
     hyperbatch: int
@@ -66,18 +76,6 @@ class StoragePlan:
         return SamplingMemory(self.parts["sampling"], self.parts["samples"] // GENERATIONS_OF_IDS)
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyShare:
-    """What sampling holds of the topology: decided before any mini-batch is known."""
-
-    buffer: int
-    """Bytes for blocks of adjacency lists."""
-    indptr_buffer: int | None
-    """Bytes for blocks of offsets; None holds all of them."""
-    indptr: int
-    """Bytes of offsets in memory, either way."""
-
-
 def topology_share(store: GraphStore, budget: int) -> TopologyShare:
     """An eighth of the budget for adjacency lists; offsets whole where a sixth holds them, else block-wise."""
     block_bytes, whole = store.info.block_bytes, store.nbytes(INDPTR)
@@ -101,6 +99,11 @@ class _Need:
     num_batches: int
     shared_nodes: int
     may_spill_samples: bool
+
+    def topology(self, budget: int, sizes: BatchSizes) -> TopologyShare:
+        """A share of what mini-batches at hand leave of the budget."""
+        at_hand = sum(in_hand(sizes, self.threads, self.store.info.feature_row_bytes).values())
+        return topology_share(self.store, max(0, budget - at_hand - self.held))
 
     def fixed(self, sizes: BatchSizes, topology: TopologyShare) -> dict[str, int]:
         """Bytes that no hyperbatch changes."""
@@ -139,8 +142,9 @@ class _Need:
         least = self.smallest(sizes, sizes, topology)
         return least + _ROOM_SHARE * max(0, self.smallest(sizes, larger, topology) - least)
 
-    def bound(self, budget: int, sizes: BatchSizes, largest: BatchSizes, topology: TopologyShare) -> BatchSizes:
+    def bound(self, budget: int, sizes: BatchSizes, largest: BatchSizes) -> BatchSizes:
         """How large a mini-batch may get: as large as it ever can where there is room."""
+        topology = self.topology(budget, sizes)
         for larger in (largest, *(sizes.times(factor).at_most(largest) for factor in _LARGER)):
             if self.roomy(sizes, larger, topology) <= budget:
                 return larger
@@ -148,7 +152,7 @@ class _Need:
 
     def enough(self, budget: int, sizes: BatchSizes, larger: BatchSizes) -> int:
         """A budget, at least the given one, at which mini-batches may get so large: shares grow with the budget."""
-        while (asked := self.roomy(sizes, larger, topology_share(self.store, budget))) > budget:
+        while (asked := self.roomy(sizes, larger, self.topology(budget, sizes))) > budget:
             budget = asked
         return budget
 
@@ -165,7 +169,6 @@ def in_hand(sizes: BatchSizes, threads: int, row_bytes: int) -> dict[str, int]:
 def plan_storage(
     store: GraphStore,
     budget: int,
-    topology: TopologyShare,
     sizes: BatchSizes,
     *,
     num_batches: int,
@@ -184,7 +187,6 @@ def plan_storage(
     store : GraphStore
     budget : int
         Bytes of memory above the libraries' own.
-    topology : TopologyShare
     sizes : BatchSizes
         As large as the mini-batches to come are expected to be.
     num_batches : int
@@ -224,6 +226,7 @@ def plan_storage(
         shared_nodes=shared_nodes,
         may_spill_samples=may_spill_samples,
     )
+    topology = need.topology(budget, sizes)
     if budget < need.smallest(sizes, sizes, topology):
         fixed, smallest = need.fixed(sizes, topology), need.enough(budget, sizes, sizes)
         raise BudgetError(
@@ -231,7 +234,7 @@ def plan_storage(
             f"{hyperbatch or 1} mini-batches) and host_budget is {budget}: set host_budget to at least {smallest}, or "
             "use smaller sampling.batch_size or fanouts"
         )
-    bound = need.bound(budget, sizes, largest or sizes, topology)
+    bound = need.bound(budget, sizes, largest or sizes)
     fixed, hyperbatches = need.fixed(bound, topology), need.hyperbatches(sizes, bound)
     rest = budget - sum(fixed.values())
     feature_buffer = _feature_buffer(
@@ -246,8 +249,7 @@ def plan_storage(
         "host cache": share.cache,
     }
     plan = StoragePlan(
-        topology_buffer=topology.buffer,
-        indptr_buffer=topology.indptr_buffer,
+        topology=topology,
         feature_buffer=feature_buffer,
         hyperbatch=share.count,
         spills_samples=share.spills_samples,

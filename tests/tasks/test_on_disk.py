@@ -31,7 +31,7 @@ from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
-from tasks.storage_memory import StoragePlan, plan_storage, topology_share
+from tasks.storage_memory import StoragePlan, plan_storage
 from tasks.tiled_inference import TiledInference
 from tasks.trainer import train_from
 from tasks.training_reports import TrainResult
@@ -195,7 +195,7 @@ def plan_for(path: Path, budget: int, largest: int, **options: Any) -> StoragePl
     """Shares for mini-batches of 20,000 nodes, if they may get so many times as large."""
     store, sizes = GraphStore.open(path), BatchSizes(20_000, 60_000, 10_000, 4, 200_000)
     return plan_storage(
-        store, budget, topology_share(store, budget), sizes, num_batches=100, kept_bytes=0, evaluation_bytes=0,
+        store, budget, sizes, num_batches=100, kept_bytes=0, evaluation_bytes=0,
         threads=2, largest=sizes.times(largest), shared_nodes=5000, **options,
     )  # fmt: skip
 
