@@ -1,4 +1,4 @@
-"""Which launcher serves a tensor: none on the CPU, one a GPU, or the one that a test puts in their place."""
+"""Which launcher serves a tensor: none on the CPU, one a GPU, or the one that is put in the place of either."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ def cuda_launcher(device: int) -> CupyLauncher:
 
 
 def launcher_for(tensor: Tensor) -> Launcher | None:
-    """Launcher that computes on a tensor; None stands for the CPU bodies."""
-    if _in_place is not None:
+    """Launcher that computes on a tensor; None stands for the CPU bodies.
+
+    One in place serves the tensors of its own kind of device alone: a GPU's is never given what lies on the CPU.
+    """
+    if _in_place is not None and _in_place.torch_device.type == tensor.device.type:
         return _in_place
     return cuda_launcher(tensor.device.index or 0) if tensor.device.type == "cuda" else None
 
@@ -36,20 +39,9 @@ def device_launcher(rank: int) -> DeviceLauncher:
 
 @contextmanager
 def launching_through(launcher: DeviceLauncher) -> Iterator[None]:
-    """Let one launcher serve all tensors, in all threads: PyTorch's backward pass has threads of its own."""
+    """Let one launcher serve the tensors of its device, in all threads: PyTorch's backward pass has its own."""
     global _in_place
     before, _in_place = _in_place, launcher
-    try:
-        yield
-    finally:
-        _in_place = before
-
-
-@contextmanager
-def nothing_in_place() -> Iterator[None]:
-    """Let tensors be served by what they lie on for a while, in all threads."""
-    global _in_place
-    before, _in_place = _in_place, None
     try:
         yield
     finally:

@@ -27,6 +27,8 @@ class BatchNorm(nn.Module):
 
     running_mean: Tensor
     running_var: Tensor
+    observed: Tensor
+    """(2, width) mean and unbiased variance of the last mini-batch in training, NaN where it had none."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,8 +36,7 @@ class BatchNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
         self.register_buffer("running_mean", torch.zeros(width))
         self.register_buffer("running_var", torch.ones(width))
-        self.observed = torch.full((2, width), torch.nan)
-        """(2, width) mean and unbiased variance of the last mini-batch in training, NaN where it had none."""
+        self.register_buffer("observed", torch.full((2, width), torch.nan), persistent=False)
 
     def forward(self, h_nF: Tensor) -> Tensor:
         """(n, width) normalised rows."""
@@ -49,9 +50,10 @@ class BatchNorm(nn.Module):
 
     def apply_observed(self, observed_2F: Tensor) -> None:
         """Move the running statistics towards those of one mini-batch; NaN leaves them as they are."""
-        if not bool(torch.isnan(observed_2F).any()):
-            self.running_mean.lerp_(observed_2F[0], _MOMENTUM)
-            self.running_var.lerp_(observed_2F[1], _MOMENTUM)
+        # Not decided on the host, which would wait for a GPU.
+        is_none = torch.isnan(observed_2F).any()
+        for running, observed in zip((self.running_mean, self.running_var), observed_2F, strict=True):
+            running.copy_(torch.where(is_none, running, running.lerp(observed, _MOMENTUM)))
 
 
 def build_norm(kind: Norm, width: int) -> nn.Module:

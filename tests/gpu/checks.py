@@ -10,7 +10,7 @@ import torch
 
 from kernels import reference
 from kernels.cuda.baselines import classify_with_counters, sample_by_classes, sample_by_edges, sample_by_warps
-from kernels.cuda.current import from_torch, launching_through, nothing_in_place, to_torch
+from kernels.cuda.current import from_torch, launching_through, to_torch
 from kernels.cuda.gather import TierTable, check_rows, count_accesses, gather_rows
 from kernels.cuda.host_rows import HostRows, PageableRows, PinnedRows
 from kernels.cuda.launch import Array, DeviceLauncher
@@ -201,9 +201,9 @@ def check_training(launcher: DeviceLauncher) -> None:
         return train(topology, tiers, labels, splits, degrees, options, num_classes=5)
 
     for options in (asked, dataclasses.replace(asked, kind="sage", pinned="off")):
-        with nothing_in_place():
-            expected = trained(dataclasses.replace(options, backend="cpu"))
-        found = trained(dataclasses.replace(options, backend="cuda"))
+        expected = trained(dataclasses.replace(options, backend="cpu"))
+        with launching_through(launcher):
+            found = trained(dataclasses.replace(options, backend="cuda"))
         for one, other in zip(found.history, expected.history, strict=True):
             _agree(abs(one.loss - other.loss) < 1e-3 * other.loss, f"losses {one.loss} and {other.loss}")
             _agree(one.adjacency_reads == other.adjacency_reads, "adjacency reads of training")

@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernels.cuda.probe import probe
 from tests.cudasim.build import GXX
+from tests.cudasim.launcher import SimLauncher
+from tests.gpu import on_gpu
 from tests.gpu.checks import CHECKS
 from tests.gpu.on_gpu import BUDGET_SHARE, FULL, gates
 
@@ -42,6 +45,7 @@ def test_the_gpu_script_runs_on_the_shim(tmp_path: Path) -> None:
     assert record == json.loads(done.stdout.splitlines()[-1])
     assert set(record["checks_s"]) == {check.__name__ for check in CHECKS}
     assert {"check_mini_batches", "check_training", "check_before_use"} <= set(record["checks_s"])
+    assert record["failed"] == {}
     figures = record["figures"]
     assert set(figures) >= {"epoch_speedup", "gather_hit_share_of_copy", "gather_miss_share_of_pcie", "loading_s"}
     assert len(figures["sampling_speedup_over_warp_rows"]) == 6
@@ -56,6 +60,21 @@ def test_gates_are_those_that_were_set() -> None:
     for name, value in (("epoch_speedup", 1.9), ("gather_miss_share_of_pcie", 0.79)):
         assert sum(gates(met | {name: value}).values()) == 1
     assert (FULL.nodes, FULL.edges, BUDGET_SHARE) == (10_000_000, 200_000_000, 0.1)
+
+
+def test_a_check_that_fails_is_noted_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise ValueError("not the CPU's")
+
+    def sound(_: object) -> None:
+        pass
+
+    noted: dict[str, dict[str, Any]] = {"failed": {}, "checks_s": {}}
+    monkeypatch.setattr(on_gpu, "CHECKS", (broken, sound))
+    on_gpu.check_all(SimLauncher(), lambda name, figure, part: noted[part].update({name: figure}))
+    assert set(noted["checks_s"]) == {"sound"}
+    assert set(noted["failed"]) == {"broken"}
+    assert "not the CPU's" in noted["failed"]["broken"]
 
 
 @pytest.mark.skipif(probe().is_usable, reason="this machine has a GPU")

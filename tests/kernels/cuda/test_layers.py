@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.cuda.aggregate import Factors, rows_at, sum_rows
-from kernels.cuda.current import launching_through
+from kernels.cuda.current import device_launcher, launching_through
 from kernels.cuda.gather import TierTable, row_addresses
-from kernels.cuda.launch import Launcher
+from kernels.cuda.launch import DeviceLauncher, Launcher
 from kernels.mfg import Mfg
 from kernels.nn.aggregate import aggregate, aggregate_tiers
 from kernels.nn.attention import Attention, attend
 from kernels.nn.dropout import dropout
+from kernels.nn.model import edgeless_mfg
 from kernels.tiered_rows import TieredRows
 from tests.kernels.nn.mfgs import mfgs
 
@@ -26,17 +27,18 @@ DRAWN = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCh
 
 
 def _both(
-    launcher: Launcher, h: torch.Tensor, body: Callable[[torch.Tensor], torch.Tensor]
+    launcher: DeviceLauncher, mfg: Mfg, h: torch.Tensor, body: Callable[[Mfg, torch.Tensor], torch.Tensor]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Output and gradient on the CPU and on the device."""
+    """Output and gradient on the CPU and on the device, each of what lies there."""
     found = []
-    for on_device in (False, True):
-        x = h.clone().requires_grad_()
-        with launching_through(launcher) if on_device else nullcontext():
-            out = body(x)
-            grad_out = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out)
+    placed = Mfg(launcher.to_device(mfg.indptr), launcher.to_device(mfg.indices), mfg.num_src)
+    for hop, device in ((mfg, torch.device("cpu")), (placed, launcher.torch_device)):
+        x = h.to(device).clone().requires_grad_()
+        with launching_through(launcher) if hop is placed else nullcontext():
+            out = body(hop, x)
+            grad_out = torch.cos(torch.arange(out.numel(), dtype=out.dtype)).view_as(out).to(device)
             (grad,) = torch.autograd.grad(out, x, grad_out)
-        found.append((out.detach(), grad))
+        found.append((out.detach().cpu(), grad.cpu()))
     return found
 
 
@@ -45,25 +47,26 @@ def _both(
     mfg=mfgs(),
     width=st.sampled_from([0, 1, 5, 20, 40]),
     given_factors=st.tuples(st.booleans(), st.booleans()),
-    own=st.sampled_from(["none", "added", "beside"]),
+    place=st.sampled_from(["none", "added", "beside"]),
     reduce=st.sampled_from(["sum", "mean"]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_aggregate_has_the_bits_of_the_cpus(
-    launcher: Launcher, mfg: Mfg, width: int, given_factors: tuple[bool, bool], own: str, reduce: str,
+    launcher: DeviceLauncher, mfg: Mfg, width: int, given_factors: tuple[bool, bool], place: str, reduce: str,
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     generator = torch.Generator().manual_seed(width)
     h = torch.randn(mfg.num_src, width, generator=generator, dtype=dtype)
     weight, scale, own_D = (torch.rand(n, generator=generator, dtype=dtype) for n in (mfg.num_src, *[mfg.num_dst] * 2))
-    (out, grad), (device_out, device_grad) = _both(
-        launcher,
-        h,
-        lambda x: aggregate(
-            mfg, x, weight_S=weight if given_factors[0] else None, scale_D=scale if given_factors[1] else None,
-            reduce=reduce, own_D=own_D if own == "added" else None, beside=own == "beside",
-        ),
-    )  # fmt: skip
+
+    def body(hop: Mfg, x: torch.Tensor) -> torch.Tensor:
+        weight_S, scale_D, own = (factor.to(x.device) for factor in (weight, scale, own_D))
+        return aggregate(
+            hop, x, weight_S=weight_S if given_factors[0] else None, scale_D=scale_D if given_factors[1] else None,
+            reduce=reduce, own_D=own if place == "added" else None, beside=place == "beside",
+        )  # fmt: skip
+
+    (out, grad), (device_out, device_grad) = _both(launcher, mfg, h, body)
     assert device_out.dtype == out.dtype
     assert torch.equal(device_out, out)
     assert torch.equal(device_grad, grad)
@@ -92,17 +95,33 @@ def test_aggregate_reads_rows_where_the_tiers_hold_them(launcher: Launcher, dtyp
 
 @DRAWN
 @given(mfg=mfgs(), heads=st.integers(1, 3), dim=st.sampled_from([1, 4, 17]), drop=st.sampled_from([0.0, 0.4]))
-def test_attention_equals_the_cpus(launcher: Launcher, mfg: Mfg, heads: int, dim: int, drop: float) -> None:
+def test_attention_equals_the_cpus(launcher: DeviceLauncher, mfg: Mfg, heads: int, dim: int, drop: float) -> None:
     asked = Attention(heads, dim, dropout=drop, key=np.uint64(77) if drop else None)
     z = torch.randn(mfg.num_src, asked.width, generator=torch.Generator().manual_seed(dim))
-    (out, grad), (device_out, device_grad) = _both(launcher, z, lambda x: attend(mfg, x, asked))
+    (out, grad), (device_out, device_grad) = _both(launcher, mfg, z, lambda hop, x: attend(hop, x, asked))
     torch.testing.assert_close(device_out, out, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(device_grad, grad, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [0, 1, 6, 1000])
-def test_dropout_drops_the_elements_that_the_cpu_drops(launcher: Launcher, size: int) -> None:
+def test_dropout_drops_the_elements_that_the_cpu_drops(launcher: DeviceLauncher, size: int) -> None:
     h = torch.randn(size, 3, generator=torch.Generator().manual_seed(size))
-    (out, grad), (device_out, device_grad) = _both(launcher, h, lambda x: dropout(x, 0.3, np.uint64(5)))
+    nothing, key = edgeless_mfg(0), np.uint64(5)
+    (out, grad), (device_out, device_grad) = _both(launcher, nothing, h, lambda _, x: dropout(x, 0.3, key))
     assert torch.equal(device_out, out)
     assert torch.equal(device_grad, grad)
+
+
+class _Gpu:
+    """Stands for the launcher of a GPU, which nothing that lies on the CPU may reach."""
+
+    torch_device = torch.device("cuda", 0)
+
+
+def test_what_lies_on_the_cpu_is_never_given_to_a_gpu() -> None:
+    mfg = Mfg(np.array([0, 2]), np.array([1, 2], np.int32), 3)
+    rows = torch.arange(6.0).view(3, 2)
+    with launching_through(_Gpu()):
+        assert device_launcher(0).torch_device.type == "cuda"
+        assert aggregate(mfg, rows).tolist() == [[6.0, 8.0]]
+        assert dropout(rows, 0.5, np.uint64(1)).shape == rows.shape

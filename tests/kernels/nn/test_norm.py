@@ -47,6 +47,15 @@ def test_forward_alone_leaves_the_running_statistics() -> None:
     assert torch.equal(norm.running_mean, torch.zeros(3))
 
 
+def test_it_goes_where_the_network_goes_and_decides_nothing_on_the_host() -> None:
+    """A tensor on `meta` has no values to wait for, and tells whoever asks for one."""
+    norm = BatchNorm(3).to("meta")
+    assert norm.observed.device.type == "meta"
+    norm(torch.randn(8, 3, device="meta"))
+    norm.apply_observed(norm.observed)
+    assert "observed" not in norm.state_dict()
+
+
 @pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "mlp"])
 def test_only_a_bias_that_counts_is_trained(kind: str, norm: str) -> None:
