@@ -114,15 +114,41 @@ def by_drift(figures: Figures) -> Iterator[str]:
     yield from head("workload, bytes", *names, "share of gap", "share, gamma, interval")
     for workload, budgets in figures["drifts"].items():
         for share, rates in budgets.items():
+            if share == "three_way":
+                continue
             chosen = ", ".join(str(value) for value in rates["chosen"].values())
             cells = [percent(rates[name]) for name in names]
             yield row(f"{workload} {float(share):.0%}", *cells, f"{rates['share_of_belady_gap']:.2f}", chosen)
 
 
+def by_three_way(figures: Figures) -> Iterator[str]:
+    """Rows, lists and a dynamic cache in one budget."""
+    shares = ("0", "0.25", "0.5", "0.75")
+    tried = (f"first fifth, {float(share):.0%} dynamic" for share in shares)
+    yield from head("bytes of misses avoided, %", *tried, "share, gamma, interval", "rest, static", "rest, as chosen")
+    splits = {name: budgets["three_way"] for name, budgets in figures["drifts"].items()}
+    splits |= {f"shuffled epochs, {name}": paper["three_way"] for name, paper in figures["paper"].items()}
+    for name, split in splits.items():
+        chosen = ", ".join(map(str, split["chosen"].values())) if split["chosen"]["share"] else "none"
+        rest = percent(split["rest_static"]), percent(split["rest_with_dynamic"])
+        yield row(name, *(percent(split["first_fifth"][share]) for share in shares), chosen, *rest)
+
+
+def by_time(_: Figures) -> Iterator[str]:
+    """Table VI, and the cache part of Figure 19."""
+    names = ("epoch_s", "peak_mb", "test_accuracy", "crossing_mb_an_epoch", "times_fewer_bytes", "upkeep_s_an_epoch")
+    titles = ("s an epoch", "peak MB", "accuracy", "MB crossing an epoch", "times fewer", "s of upkeep an epoch")
+    yield from head("", *titles, "simulated transfer, ms")
+    times = json.loads((RESULTS / "bench_cache_time.json").read_text(encoding="utf-8"))["figures"]["variants"]
+    for name, figures in times.items():
+        yield row(name, *(figures[key] for key in names), figures["simulated_transfer_ms"])
+
+
 def main() -> None:
     """Print all tables."""
     figures = json.loads((RESULTS / "bench_policies.json").read_text(encoding="utf-8"))["figures"]
-    for table in (by_policy, by_split, by_epochs, by_step, by_batch_size, by_part, by_drift):
+    tables = (by_policy, by_split, by_epochs, by_step, by_batch_size, by_part, by_drift, by_three_way, by_time)
+    for table in tables:
         print(f"\n## {table.__doc__}\n")
         print("\n".join(line for line in table(figures) if line))
 
