@@ -45,6 +45,11 @@ class DiskFullError(MachineError):
 class BudgetError(InputError):
     """A byte budget cannot be met; the message names the smallest one that would do (exit code 2)."""
 
+    def __init__(self, problem: str, needed: int | None = None) -> None:
+        """Say what happened; `needed` is that smallest one, where a caller may know of another way."""
+        super().__init__(problem)
+        self.needed = needed
+
 
 class TierMismatchError(GardenError, RuntimeError):
     """A gathered row differs from its source: memory was damaged or this program is wrong (exit code 1)."""

@@ -174,6 +174,20 @@ class GraphStore:
         ids = self._read(ORIGINAL_ID)
         return np.strings.decode(ids, "utf-8") if ids.dtype.kind == "S" else ids.astype(np.int64, copy=False)
 
+    def read_original_ids_of(self, nodes: IdArray) -> npt.NDArray[np.int64] | npt.NDArray[np.str_]:
+        """(n,) as `read_original_ids`, of some nodes: only the blocks that hold them are read."""
+        name = next((name for name in (ORIGINAL_ID, NEW_TO_OLD) if name in self._extents), None)
+        if name is None:
+            return nodes.astype(np.int64)
+        reader, order = self.reader(name), np.argsort(nodes, kind="stable")
+        ids = np.empty(len(nodes), reader.extent.dtype)
+        block = nodes[order] * reader.extent.row_bytes // self.info.block_bytes
+        for place in np.split(order, np.flatnonzero(np.diff(block)) + 1):
+            if len(place):
+                first, last = int(nodes[place[0]]), int(nodes[place[-1]])
+                ids[place] = reader.read_rows(first, last + 1)[nodes[place] - first]
+        return np.strings.decode(ids, "utf-8") if ids.dtype.kind == "S" else ids.astype(np.int64, copy=False)
+
     def read_relations(self) -> npt.NDArray[np.int32]:
         """(E,) relation of each entry of `indices`, in a knowledge graph; checked to have a name."""
         relations: npt.NDArray[np.int32] = self._read(RELATION)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from torch import Tensor
 
 from kernels.mfg import IdArray
 from storage.cache.plan import CachePlan
-from storage.cache.tiers import adjacency_device_bytes
 from storage.errors import InputError
 from tasks.api_batch import Batch
 from tasks.api_open import LoadOptions, Nodes, TierOptions, open_graph
-from tasks.epoch_stream import EpochStream, LoadStats, MiniBatch
+from tasks.data_source import Stream
+from tasks.epoch_stream import LoadStats, MiniBatch
 
 __all__ = ["Batch", "Epoch", "GraphLoader"]
 
@@ -39,14 +41,17 @@ class GraphLoader:
     batch_size : int
         Seed nodes a mini-batch; the last one of an epoch may hold fewer.
     cache_plan : CachePlan or path, optional
-        What the device tier holds: a plan, or the `plan.h5` of a run over the same store.
+        What the device tier holds: a plan, or the `plan.h5` of a run over the same store. Its dynamic cache learns from
+        each epoch, one at a time; from disk, the cache of frequent rows takes its place.
     device_budget : int
         In place of a plan: bytes that the device tier may hold. `profile_epochs` epochs are sampled first, and as many
         again to predict hit rates, to find what is worth holding; 0 holds nothing.
     profile_epochs : int
         Epochs to sample where `device_budget` asks for a plan.
     host_budget : int, optional
-        Most bytes of memory to use; compared with `memory_bytes` before anything large is read.
+        Most bytes of memory to use. Where it does not hold the graph, topology and features stay on disk and are read
+        in blocks: the same mini-batches, `superbatch` and `prefetch` have no effect then, and a scratch folder lies
+        beside the store.
     seed : int
         Seed of order and draws; any integer, its low 64 bits count.
     shuffle : bool
@@ -74,8 +79,10 @@ class GraphLoader:
         What the device tier holds, and the hit rates to expect.
     memory_bytes : int
         The most that the loader will use: store, tiers, sampling ahead and rows in flight; not the model's.
-    topology : Topology
-    features : FeatureTiers
+    device_bytes : int
+        Bytes that the device tier holds: rows, lists and their maps.
+    topology : Topology or StoredTopology
+    features : FeatureTiers or StoredFeatures
         `features.reads` counts what was read from each tier.
 
     Raises
@@ -120,13 +127,15 @@ class GraphLoader:
             stall_timeout_s=stall_timeout_s,
         )
         tiers = TierOptions(cache_plan, device_budget, profile_epochs, host_budget, check)
-        graph = open_graph(Path(store_path), nodes, self._options, tiers)
+        with ExitStack() as stack:
+            graph = open_graph(Path(store_path), nodes, self._options, tiers, stack)
+            self._opened = stack.pop_all()
         self.info, self.plan, self.memory_bytes = graph.info, graph.plan, graph.memory_bytes
         self.topology, self.features = graph.topology, graph.features
-        self._nodes, self._columns = graph.nodes, graph.columns
-        self._loader = self._options.loader(graph.topology, graph.features)
-        self._streams: weakref.WeakSet[EpochStream] = weakref.WeakSet()
-        self._is_closed = False
+        self.device_bytes = graph.device_bytes
+        self._nodes, self._columns, self._loader = graph.nodes, graph.columns, graph.loader
+        self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_closed, self._is_watched = False, False
 
     def epoch(self, epoch: int) -> Epoch:
         """Mini-batches of one epoch: `for batch in loader.epoch(e)`.
@@ -154,17 +163,14 @@ class GraphLoader:
         batch_size = self._options.batch_size
         return (len(self._nodes) + batch_size - 1) // batch_size
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes that the device tier holds: rows, lists and their maps."""
-        return self.features.device_bytes + adjacency_device_bytes(self.topology)
-
     def close(self) -> None:
         """Stop all threads, those of unfinished epochs too; safe to call twice."""
         self._is_closed = True
         for stream in list(self._streams):
             stream.close()
         self._loader.close()
+        self.features.close()
+        self._opened.close()
 
     def __enter__(self) -> GraphLoader:
         return self
@@ -174,11 +180,18 @@ class GraphLoader:
     ) -> None:
         self.close()
 
-    def _start(self, batches: Sequence[IdArray], epoch: int) -> EpochStream:
+    @contextmanager
+    def _started(self, batches: Sequence[IdArray], epoch: int) -> Iterator[tuple[Stream, dict[str, float]]]:
         self._check_open()
-        stream = self._loader.epoch(batches, epoch=epoch)
-        self._streams.add(stream)
-        return stream
+        # One epoch at a time teaches the dynamic cache.
+        watched = nullcontext(dict[str, float]()) if self._is_watched else self.features.watched_epoch(epoch)
+        was_watched, self._is_watched = self._is_watched, True
+        try:
+            with watched as figures, self._loader.epoch(batches, epoch=epoch) as stream:
+                self._streams.add(stream)
+                yield stream, figures
+        finally:
+            self._is_watched = was_watched
 
     def _dress(self, loaded: MiniBatch, epoch: int) -> Batch:
         assert isinstance(loaded.rows, Tensor)  # this loader gathers
@@ -198,7 +211,12 @@ class Epoch:
 
     def __init__(self, loader: GraphLoader, batches: Sequence[IdArray], epoch: int) -> None:
         self._loader, self._batches, self._epoch = loader, batches, epoch
-        self._stats = LoadStats()
+        self._stats, self._cache_figures = LoadStats(), dict[str, float]()
+
+    @property
+    def cache_figures(self) -> Mapping[str, float]:
+        """What the dynamic cache did in the last iteration; empty without one, and until it has ended."""
+        return self._cache_figures
 
     @property
     def stats(self) -> LoadStats:
@@ -210,8 +228,8 @@ class Epoch:
         return len(self._batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        with self._loader._start(self._batches, self._epoch) as stream:
-            self._stats = stream.stats
+        with self._loader._started(self._batches, self._epoch) as (stream, figures):
+            self._stats, self._cache_figures = stream.stats, figures
             for loaded in stream:
                 yield self._loader._dress(loaded, self._epoch)
                 # A stream that `close` has stopped would keep its consumer waiting.

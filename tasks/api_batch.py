@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kernels.mfg import Mfg, Sample
+from kernels.mfg import IdArray, Mfg, Sample
 from kernels.nn.layers import NodeDegrees
 from storage.graph_store import GraphStore
 from tasks.objective import Labels
@@ -22,21 +23,29 @@ OriginalIds = npt.NDArray[np.int64] | npt.NDArray[np.str_]
 class NodeColumns:
     """What a store knows of all its nodes beside features; what is rarely asked for is read at its first use."""
 
-    def __init__(self, path: Path, labels: Labels, indptr: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self, path: Path, labels: Labels, read_degrees: Callable[[GraphStore], NodeDegrees], *, holds_ids: bool
+    ) -> None:
         self.labels = labels
-        self._path, self._indptr = path, indptr
+        self._path, self._read_degrees, self._holds_ids = path, read_degrees, holds_ids
 
     @cached_property
     def degrees(self) -> NodeDegrees:
         """Whole-graph degrees of all nodes."""
         with GraphStore.open(self._path) as store:
-            return NodeDegrees(np.diff(self._indptr), store.read_out_degree())
+            return self._read_degrees(store)
 
     @cached_property
-    def original_ids(self) -> OriginalIds:
-        """(N,) ids in the files that were ingested."""
+    def _original_ids(self) -> OriginalIds:
         with GraphStore.open(self._path) as store:
             return store.read_original_ids()
+
+    def original_ids_of(self, nodes: IdArray) -> OriginalIds:
+        """(n,) ids of some nodes in the files that were ingested; read from the disk each time or held from then on."""
+        if self._holds_ids:
+            return self._original_ids[nodes]
+        with GraphStore.open(self._path) as store:
+            return store.read_original_ids_of(nodes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,8 +93,11 @@ class Batch:
 
     @property
     def original_ids(self) -> OriginalIds:
-        """(num_seed_rows,) ids of the unique seeds in the files that were ingested; its first use reads all of them."""
-        return self.columns.original_ids[self.sample.seed_nodes]
+        """(num_seed_rows,) ids of the unique seeds in the files that were ingested.
+
+        Its first use reads those of all nodes; of a graph that stays on disk, each use reads the blocks that hold them.
+        """
+        return self.columns.original_ids_of(self.sample.seed_nodes)
 
     @property
     def degrees(self) -> NodeDegrees:

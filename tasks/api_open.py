@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,23 +12,40 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.mfg import IdArray
+from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, check_fanouts, shuffled_batches
 from kernels.topology import Topology
+from storage.blocks.stored_features import StoredFeatures
+from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
 from storage.cache.profile import profile_accesses
-from storage.cache.tiers import FeatureTiers, cached_topology
+from storage.cache.tiers import FeatureTiers, adjacency_device_bytes, cached_topology
+from storage.degrees import in_degrees
 from storage.errors import BudgetError, InputError
-from storage.graph_store import FEATURES, LABELS, ORIGINAL_ID, SPLITS, GraphStore, Split, StoreInfo
+from storage.graph_store import FEATURES, INDICES, LABELS, ORIGINAL_ID, SPLITS, GraphStore, Split, StoreInfo
 from tasks.api_batch import NodeColumns
-from tasks.bounds import PROFILE_COUNTS, batch_nodes, count_bytes, profile_bytes, sampling_bytes, topology_bytes
+from tasks.api_disk import DiskOptions, open_on_disk
+from tasks.bounds import (
+    PROFILE_COUNTS,
+    SCORE_BYTES,
+    batch_nodes,
+    count_bytes,
+    profile_bytes,
+    sampling_bytes,
+    topology_bytes,
+)
+from tasks.data_source import Loader
 from tasks.loader import MiniBatchLoader
 from tasks.objective import Labels, labelled
+from tasks.on_disk import narrow_labels
+from tasks.profile_memory import plan_profile
 
 NodeSet = Split | Literal["all"]
 Nodes = NodeSet | npt.ArrayLike
 
 _logger = logging.getLogger(__name__)
+_DEGREE_BYTES = 8
 _NODE_BYTES = 48  # labels, degrees and the tiers' scratch table
 _VISIT_BYTES = 64  # a node to visit: its id, and one epoch's order
 _TEXT_BYTES = 9  # a byte of text ids: itself, and four of a decoded character, twice while they are decoded
@@ -58,7 +75,12 @@ class LoadOptions:
         except ValueError as error:
             raise InputError(str(error)) from error
 
-    def batches(self, nodes: IdArray, epoch: int) -> Sequence[IdArray]:
+    @property
+    def purpose(self) -> Purpose:
+        """What the draws are for: an evaluation's are never training's."""
+        return Purpose.TRAIN if self.shuffle else Purpose.VALIDATE
+
+    def batches(self, nodes: IdArray, epoch: int) -> list[IdArray]:
         """Seeds of each mini-batch of an epoch."""
         if self.shuffle:
             return shuffled_batches(nodes, self.batch_size, seed=self.seed, epoch=epoch)
@@ -66,8 +88,7 @@ class LoadOptions:
 
     def loader(self, topology: Topology, features: FeatureTiers) -> MiniBatchLoader:
         """Start the threads that sample."""
-        purpose = Purpose.TRAIN if self.shuffle else Purpose.VALIDATE
-        sampler = NeighborSampler(topology, self.fanouts, seed=self.seed, purpose=purpose, replace=self.replace)
+        sampler = NeighborSampler(topology, self.fanouts, seed=self.seed, purpose=self.purpose, replace=self.replace)
         return MiniBatchLoader(
             sampler,
             features,
@@ -131,45 +152,164 @@ class OpenGraph:
     """The most that loading mini-batches will use."""
     nodes: npt.NDArray[np.int64]
     """(n,) ids to visit."""
-    topology: Topology
+    topology: Topology | StoredTopology
     """Adjacency, with its cache."""
-    features: FeatureTiers
-    """Features, with their cache."""
+    features: FeatureTiers | StoredFeatures
+    """Features, with their caches."""
+    device_bytes: int
+    """What the device tier holds."""
+    loader: Loader
+    """Loads epochs."""
     columns: NodeColumns
     """Everything else."""
 
 
-def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: TierOptions) -> OpenGraph:
-    """Check everything that can be checked beforehand, then load.
+def open_graph(store_path: Path, nodes: Nodes, options: LoadOptions, tiers: TierOptions, stack: ExitStack) -> OpenGraph:
+    """Check everything that can be checked beforehand, then load; or leave on disk what `host_budget` does not hold.
+
+    `stack` closes what was opened.
 
     Raises
     ------
     InputError, BudgetError, StorageError
         As `GraphLoader` says.
     """
-    with GraphStore.open(store_path) as store:
-        plan = tiers.plan(store.info.num_nodes)
-        given = nodes if isinstance(nodes, str) else _given_nodes(np.asarray(nodes), store.info.num_nodes)
-        memory_bytes = _memory_bytes(store, options, tiers.device_budget if plan is None else plan.total_bytes)
-        memory_bytes += _VISIT_BYTES * max(store.info.num_nodes, len(given))
-        if plan is None and tiers.device_budget:
-            memory_bytes += _planning_bytes(store.info, options, tiers, max(store.info.num_nodes, len(given)))
-        _check_budget(store, memory_bytes, tiers.host_budget)
-        labels = store.read_multi_labels() if store.info.is_multi_label else store.read_labels()
-        chosen = _chosen_nodes(store, given, labels)
-        indptr, indices = store.read_adjacency()
-        if plan is None and tiers.device_budget:
-            plan = _profiled_plan(store, Topology.in_memory(indptr, indices), chosen, options, tiers)
-        cached = (plan.adjacency_ids, plan.feature_ids) if plan is not None else (np.empty(0, np.int64),) * 2
-        return OpenGraph(
-            info=store.info,
-            plan=plan,
-            memory_bytes=memory_bytes,
-            nodes=chosen,
-            topology=cached_topology(indptr, indices, cached[0]),
-            features=FeatureTiers(store.read_features(), cached[1], check=tiers.check),
-            columns=NodeColumns(store.path, labels, indptr),
+    store = stack.enter_context(GraphStore.open(store_path))
+    plan = tiers.plan(store.info.num_nodes)
+    given = nodes if isinstance(nodes, str) else _given_nodes(np.asarray(nodes), store.info.num_nodes)
+    memory_bytes = _memory_bytes(store, options, tiers.device_budget if plan is None else plan.total_bytes)
+    memory_bytes += _VISIT_BYTES * max(store.info.num_nodes, len(given))
+    if tiers.device_budget:
+        memory_bytes += _planning_bytes(store.info, options, tiers, max(store.info.num_nodes, len(given)))
+    if plan is not None and plan.dynamic_rows:
+        memory_bytes += SCORE_BYTES * store.info.num_nodes
+    _logger.info("loading %s into memory needs up to %d bytes", store.path, memory_bytes)
+    if tiers.host_budget is None or memory_bytes <= tiers.host_budget:
+        return _in_memory(store, given, options, tiers, plan, memory_bytes)
+    return _on_disk(store, given, options, tiers, plan, stack, memory_bytes)
+
+
+def _in_memory(
+    store: GraphStore,
+    given: str | npt.NDArray[np.int64],
+    options: LoadOptions,
+    tiers: TierOptions,
+    plan: CachePlan | None,
+    memory_bytes: int,
+) -> OpenGraph:
+    labels = store.read_multi_labels() if store.info.is_multi_label else store.read_labels()
+    chosen = _chosen_nodes(store, given, labels)
+    indptr, indices = store.read_adjacency()
+    if plan is None and tiers.device_budget:
+        plan = _profiled_plan(store, Topology.in_memory(indptr, indices), chosen, options, tiers, options.superbatch)
+    cached = (plan.adjacency_ids, plan.feature_ids) if plan is not None else (np.empty(0, np.int64),) * 2
+    dynamic = (0, None) if plan is None else (plan.dynamic_rows, plan.dynamic_options)
+    topology = cached_topology(indptr, indices, cached[0])
+    rows_ND = store.read_features()
+    features = FeatureTiers(rows_ND, cached[1], check=tiers.check, dynamic_rows=dynamic[0], dynamic=dynamic[1])
+    return OpenGraph(
+        info=store.info,
+        plan=plan,
+        memory_bytes=memory_bytes,
+        nodes=chosen,
+        topology=topology,
+        features=features,
+        device_bytes=features.device_bytes + adjacency_device_bytes(topology),
+        loader=options.loader(topology, features),
+        columns=NodeColumns(
+            store.path, labels, lambda opened: NodeDegrees(np.diff(indptr), opened.read_out_degree()), holds_ids=True
+        ),
+    )
+
+
+def _on_disk(
+    store: GraphStore,
+    given: str | npt.NDArray[np.int64],
+    options: LoadOptions,
+    tiers: TierOptions,
+    plan: CachePlan | None,
+    stack: ExitStack,
+    memory_bytes: int,
+) -> OpenGraph:
+    assert tiers.host_budget is not None  # else all is in memory
+    if not store.info.feature_dim or tiers.check:
+        what = "a check of rows" if tiers.check else "a graph without features"
+        raise BudgetError(
+            f"loading {store.path} needs up to {memory_bytes} bytes of memory and host_budget is {tiers.host_budget}: "
+            f"set host_budget to at least {memory_bytes} ({what} is not for a graph that stays on disk)"
         )
+    try:
+        if tiers.device_budget:
+            plan = _plan_from_disk(store, given, options, tiers)
+        opened = open_on_disk(
+            store,
+            lambda columns: _chosen_nodes(store, given, columns.labels),
+            lambda nodes: options.batches(nodes, 0),
+            plan,
+            DiskOptions(
+                fanouts=options.fanouts,
+                batch_size=options.batch_size,
+                seed=options.seed,
+                purpose=options.purpose,
+                replace=options.replace,
+                threads=options.threads,
+                stall_timeout_s=options.stall_timeout_s,
+                host_budget=tiers.host_budget,
+            ),
+            stack,
+        )
+    except BudgetError as error:
+        if error.needed is None or error.needed < memory_bytes:
+            raise
+        raise BudgetError(
+            f"loading {store.path} needs up to {memory_bytes} bytes of memory and host_budget is {tiers.host_budget}: "
+            f"set host_budget to at least {memory_bytes}",
+            memory_bytes,
+        ) from error
+    features = opened.features
+    return OpenGraph(
+        info=store.info,
+        plan=plan,
+        memory_bytes=opened.plan.total,
+        nodes=opened.nodes,
+        topology=opened.topology,
+        features=features,
+        device_bytes=features.device_CD.nbytes + opened.topology.cache_bytes,
+        loader=opened.loader,
+        columns=opened.columns,
+    )
+
+
+def _plan_from_disk(
+    store: GraphStore, given: str | npt.NDArray[np.int64], options: LoadOptions, tiers: TierOptions
+) -> CachePlan:
+    """Make the plan with the adjacency on disk, before anything else takes memory."""
+    assert tiers.host_budget is not None
+    info, num_seeds = store.info, max(store.info.split_sizes["train"], len(given))
+    counts = PROFILE_COUNTS * count_bytes(num_seeds, options, tiers.profile_epochs, tiers.profile_epochs)
+    longest = int(in_degrees(store).max(initial=0))
+    profile = plan_profile(store, options, tiers.host_budget, counts_bytes=counts, longest_list=longest)
+    planning = plan_bytes(info.num_nodes, tiers.device_budget, max(1, info.feature_row_bytes))
+    needed = max(profile.memory_bytes, (counts + _DEGREE_BYTES) * info.num_nodes + planning)
+    if needed > tiers.host_budget:
+        raise BudgetError(
+            f"planning what the device tier holds needs {needed} bytes of memory and host_budget is "
+            f"{tiers.host_budget}: set host_budget to at least {needed}, or give a cache_plan",
+            needed,
+        )
+    labels = store.read_multi_labels() if store.info.is_multi_label else narrow_labels(store)
+    nodes, share = _chosen_nodes(store, given, labels), profile.share
+    if share is None:
+        topology = Topology.in_memory(*store.read_adjacency())
+        return _profiled_plan(store, topology, nodes, options, tiers, profile.hyperbatch)
+    with StoredTopology(
+        store,
+        np.empty(0, np.int64),
+        buffer_bytes=share.buffer,
+        indptr_buffer_bytes=share.indptr_buffer,
+        threads=options.threads,
+    ) as stored:
+        return _profiled_plan(store, stored, nodes, options, tiers, profile.hyperbatch)
 
 
 def _memory_bytes(store: GraphStore, options: LoadOptions, device_bytes: int) -> int:
@@ -193,15 +333,6 @@ def _id_bytes(store: GraphStore) -> int:
     if not store.has(ORIGINAL_ID) or store.extent(ORIGINAL_ID).dtype.kind != "S":
         return 8 * store.info.num_nodes
     return _TEXT_BYTES * store.nbytes(ORIGINAL_ID) + _TEXT_OBJECT_BYTES * store.info.num_nodes
-
-
-def _check_budget(store: GraphStore, memory_bytes: int, host_budget: int | None) -> None:
-    _logger.info("loading %s needs up to %d bytes of memory", store.path, memory_bytes)
-    if host_budget is not None and memory_bytes > host_budget:
-        raise BudgetError(
-            f"loading {store.path} needs up to {memory_bytes} bytes of memory and host_budget is {host_budget}: "
-            f"set host_budget to at least {memory_bytes}"
-        )
 
 
 def _chosen_nodes(store: GraphStore, nodes: str | npt.NDArray[np.int64], labels: Labels) -> npt.NDArray[np.int64]:
@@ -231,7 +362,12 @@ def _given_nodes(ids: npt.NDArray[Any], num_nodes: int) -> npt.NDArray[np.int64]
 
 
 def _profiled_plan(
-    store: GraphStore, topology: Topology, nodes: IdArray, options: LoadOptions, tiers: TierOptions
+    store: GraphStore,
+    topology: Topology | StoredTopology,
+    nodes: IdArray,
+    options: LoadOptions,
+    tiers: TierOptions,
+    superbatch: int,
 ) -> CachePlan:
     """Make the plan that `garden run` would make for these nodes and options."""
     epochs, fanouts = tiers.profile_epochs, options.fanouts
@@ -240,7 +376,7 @@ def _profiled_plan(
         nodes,
         fanouts,
         batch_size=options.batch_size,
-        superbatch=options.superbatch,
+        superbatch=superbatch,
         seed=options.seed,
         epochs=epochs,
         heldout_epochs=epochs,
@@ -249,9 +385,9 @@ def _profiled_plan(
     )
     return build_plan(
         profile,
-        topology.in_degree(),
+        in_degrees(store),
         row_bytes=max(1, store.info.feature_row_bytes),
-        id_bytes=topology.indices.itemsize,
+        id_bytes=store.extent(INDICES).dtype.itemsize,
         device_budget=tiers.device_budget,
         counting="input",
         max_fanout=largest_fanout(fanouts),

@@ -171,7 +171,7 @@ def open_on_disk(
         store = stack.enter_context(GraphStore.open(store_path))
         _require_columns(store)
         splits = Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test"))
-        labels = store.read_multi_labels() if store.info.is_multi_label else _narrow_labels(store)
+        labels = store.read_multi_labels() if store.info.is_multi_label else narrow_labels(store)
         degrees = stored_degrees(store) if options.kind == "gcn" else None
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
         sampled, list_bytes = _probe(store, splits.labelled(labels).train, options, cached_lists)
@@ -254,7 +254,7 @@ def _plan(
     )
 
 
-def _narrow_labels(store: GraphStore) -> npt.NDArray[Any]:
+def narrow_labels(store: GraphStore) -> npt.NDArray[Any]:
     """(N,) classes, -1 where unknown, in the narrowest type; read piece by piece."""
     limit = store.info.num_classes
     dtype = next(kind for kind in (np.int8, np.int16, np.int32) if limit <= np.iinfo(kind).max)

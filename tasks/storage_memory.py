@@ -232,7 +232,8 @@ def plan_storage(
         raise BudgetError(
             f"training from disk needs {smallest} bytes of memory ({_listed(fixed)}, and the samples of "
             f"{hyperbatch or 1} mini-batches) and host_budget is {budget}: set host_budget to at least {smallest}, or "
-            "use smaller sampling.batch_size or fanouts"
+            "use smaller sampling.batch_size or fanouts",
+            smallest,
         )
     bound = need.bound(budget, sizes, largest or sizes)
     fixed, hyperbatches = need.fixed(bound, topology), need.hyperbatches(sizes, bound)

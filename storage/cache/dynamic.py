@@ -198,6 +198,11 @@ class DynamicCache:
             self._pending.result()  # an error in it must not go unnoticed
         self._pending = self._pool.submit(self.update)
 
+    def close(self) -> None:
+        """End the thread that updates, after what it is doing; what is held goes on being read."""
+        self.stats.stopped = 1.0
+        self._pool.shutdown(wait=True)
+
     def wait(self) -> None:
         """Wait for the update at work; an error in it is raised here."""
         if self._pending is not None:

@@ -139,6 +139,11 @@ class FeatureTiers:
             upkeep.hits = self.reads.since(before).dynamic_rows
         figures |= upkeep.figures()
 
+    def close(self) -> None:
+        """End the thread of the dynamic cache, where there is one."""
+        if self.dynamic is not None:
+            self.dynamic.close()
+
     def resolve(self, ids: IdArray) -> tuple[TierArray, SlotArray]:
         """Where each row lives, the dynamic cache left out.
 

@@ -6,6 +6,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from kernels.nn.model import GnnModel, build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
+from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan
+from storage.cache.tiers import FeatureTiers
 from storage.errors import BudgetError, InputError, StorageError, TierMismatchError
 from storage.graph_store import write_store
 from tasks.api import Batch, GraphLoader
@@ -72,7 +75,7 @@ def test_check_compares_rows_with_the_store(path: Path) -> None:
     for check in (False, True):
         with GraphLoader(path, nodes, **options, check=check) as loader:
             assert len(list(loader.epoch(0))) == 1
-            loader.features._device_CD[:] += 1
+            loader.features._device_CD[:] += 1  # type: ignore[union-attr]
             if check:
                 with pytest.raises(TierMismatchError, match="node 0, read from the device tier, differs"):
                     list(loader.epoch(0))
@@ -275,12 +278,70 @@ class TestTiers:
         with pytest.raises(InputError, match="either cache_plan or device_budget"):
             GraphLoader(path, cache_plan=plan, device_budget=1, **SMALL)
 
-    def test_host_budget_is_checked_before_anything_is_read(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        "options", [{}, {"shuffle": False}, {"fanouts": [-1, 3]}, {"replace": True}, {"device_budget": 9000}]
+    )
+    def test_from_disk_the_batches_are_those_from_memory(self, large: Path, options: dict[str, Any]) -> None:
+        """Labels, ids and degrees too, several epochs at once, one left early."""
+        path, nodes = large / "numbered.h5", np.random.default_rng(0).permutation(100_000)[:3000]
+        fields = SMALL | {"profile_epochs": 1} | options
+        with (
+            GraphLoader(path, nodes, **fields) as memory,
+            GraphLoader(path, nodes, **fields, host_budget=memory.memory_bytes - 1) as disk,
+        ):
+            assert isinstance(disk.topology, StoredTopology)
+            assert disk.memory_bytes < memory.memory_bytes
+            assert memory.device_bytes == disk.device_bytes or "device_budget" in options
+            next(iter(disk.epoch(5)))
+            for epoch in (0, 3):
+                expected, found = list(memory.epoch(epoch)), list(disk.epoch(epoch))
+                assert is_equal(found, expected)
+                for one, other in zip(found, expected, strict=True):
+                    assert torch.equal(one.y, other.y)
+                    assert one.identity == other.identity
+                    assert np.array_equal(one.original_ids, other.original_ids)
+                    assert np.array_equal(one.degrees.in_degree, other.degrees.in_degree)
+                    assert np.array_equal(one.degrees.out_degree, other.degrees.out_degree)
+
+    def test_names_from_disk(self, large: Path) -> None:
+        with GraphLoader(large / "named.h5", "all", **SMALL) as memory:
+            budget = memory.memory_bytes - 1
+        with GraphLoader(large / "named.h5", "all", **SMALL, host_budget=budget) as disk:
+            assert isinstance(disk.topology, StoredTopology)
+            batch = next(iter(disk.epoch(0)))
+            assert batch.original_ids.tolist() == [f"a-node-with-a-long-name-{v}" for v in batch.seed_nodes.tolist()]
+
+    def test_the_dynamic_cache_of_a_plan_takes_part(self, path: Path, tmp_path: Path) -> None:
+        options = SMALL | {"device_budget": 20_000, "profile_epochs": 1}
+        with GraphLoader(path, **options) as loader:
+            assert loader.plan is not None
+            dynamic = {"dynamic_rows": 400, "dynamic_gamma": 0.99, "dynamic_interval_batches": 0, "dynamic_epochs": 10}
+            plan = replace(loader.plan, **dynamic)
+        with GraphLoader(path, cache_plan=plan, **SMALL) as loader:
+            epochs = [loader.epoch(epoch) for epoch in range(4)]
+            served = []
+            for epoch in epochs:
+                served.append(list(epoch))
+                assert isinstance(loader.features, FeatureTiers)
+                assert loader.features.dynamic is not None
+                loader.features.dynamic.wait()
+            assert loader.features.reads.dynamic_rows > 0
+            assert epochs[-1].cache_figures["dynamic_hits"] > 0
+        assert is_equal(
+            [batch for epoch in served for batch in epoch],
+            [batch for epoch in range(4) for batch in batches_of(path, epoch=epoch)],
+        )
+
+    def test_host_budget_is_checked_before_anything_large_is_read(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with GraphLoader(path, **SMALL) as loader:
             needed = loader.memory_bytes
         with GraphLoader(path, host_budget=needed, **SMALL):
             pass
-        monkeypatch.setattr("storage.graph_store.GraphStore._read", lambda *_: pytest.fail("the store was read"))
+        for large in ("adjacency", "features", "indptr"):
+            read = f"storage.graph_store.GraphStore.read_{large}"
+            monkeypatch.setattr(read, lambda *_: pytest.fail("the store was read"))
         with pytest.raises(BudgetError, match=f"set host_budget to at least {needed}"):
             GraphLoader(path, host_budget=needed - 1, **SMALL)
 
