@@ -163,8 +163,9 @@ def sample_neighbors(
     for c in range(len(classified)):
         batch = np.searchsorted(uniq_ptr, c, side="right") - 1
         row, from_cache = neighbor_list(topology, int(classified[c]))
-        positions = np.arange(len(row))
-        if c >= bound[batch]:
+        if c < bound[batch]:
+            positions = np.arange(len(row))
+        else:
             row_key = child(stream_keys[batch, None], classified[c, None].astype(np.uint64))[0]
             positions = draw_positions(row_key, len(row), fanout, replace=replace)
         row = row[positions]

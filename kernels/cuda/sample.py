@@ -12,7 +12,8 @@ from kernels.cuda.source import Kernel, c_type
 from kernels.cuda.topology import DeviceTopology
 
 _WARP = 32
-_LARGEST_GROUPED_FANOUT = 64
+_LARGEST_GROUPED_FANOUT = {"u32": 64, "u64": 20}
+"""By the type of positions in a list: with larger fanouts the draws of a lane would spill from its registers."""
 _WIDE_CTA_WARPS = 4
 _SHARED_DRAW_BYTES = 32 << 10
 _COPY_LANES = 8
@@ -146,7 +147,7 @@ def fill_rows(
     ids = xp.empty(num_edges if edge_ids else 0, np.int64)
     if plan.fanout < 0:
         copy_rows(launcher, topology, plan, uniq, num_rows, xp.empty(0, np.int64), neighbors, ids)
-    elif plan.fanout <= _LARGEST_GROUPED_FANOUT:
+    elif plan.fanout <= _LARGEST_GROUPED_FANOUT[topology.position_type]:
         _sample_parted(launcher, topology, plan, uniq, num_rows, neighbors, ids)
     else:
         _sample_wide(launcher, topology, plan, uniq, num_rows, neighbors, ids)

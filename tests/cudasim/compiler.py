@@ -8,7 +8,6 @@ import hashlib
 import importlib.util
 import re
 import shutil
-import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from kernels.cuda.source import source_text
 
 NVCC = shutil.which("nvcc")
 OPTIONS = ("-std=c++17", "--fmad=false")
-_NOP = 0x918
 BUILDS = Path(__file__).parents[2] / "build" / "cuda"
 
 
@@ -62,72 +60,33 @@ def instantiations(source: str, expressions: Sequence[str]) -> str:
     return source_text(source) + "".join(lines)
 
 
-def compile_ptx(source: str, expressions: Sequence[str], arch: int) -> str:
-    """PTX of some kernels of a source; built once."""
+def compile_cubin(source: str, expressions: Sequence[str], arch: int) -> bytes:
+    """Machine code of some kernels of a source, with line information; built once."""
     key = hashlib.blake2b(repr((source_text(source), expressions, arch, COMPILER)).encode(), digest_size=12).hexdigest()
-    target = BUILDS / f"{source}-{key}.ptx"
+    target = BUILDS / f"{source}-{key}.cubin"
     if not target.exists():
         BUILDS.mkdir(parents=True, exist_ok=True)
         if NVCC:
-            text = _by_nvcc(source, expressions, arch)
+            code = _by_nvcc(source, expressions, arch, "-lineinfo")[0]
         else:
-            text = by_nvrtc(source, expressions, arch, to="PTX")[0].decode()
-        with tempfile.NamedTemporaryFile("w", dir=BUILDS, delete=False) as out:
-            out.write(text)
+            code = by_nvrtc(source, expressions, arch, "-lineinfo", to="CUBIN")[0]
+        with tempfile.NamedTemporaryFile(dir=BUILDS, delete=False) as out:
+            out.write(code)
         Path(out.name).replace(target)
-    return target.read_text()
+    return target.read_bytes()
 
 
 def resources(source: str, expressions: Sequence[str], arch: int) -> list[Resources]:
     """Compile to machine code; what each kernel takes, as ptxas reports it."""
     if NVCC:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"{source}.cu"
-            path.write_text(instantiations(source, expressions))
-            options = (*OPTIONS, f"-arch=sm_{arch}", "-cubin", "-Xptxas=-v", "-diag-suppress=177")
-            report = _run([NVCC, *options, str(path), "-o", str(Path(folder) / "out.cubin")])
+        report = _by_nvcc(source, expressions, arch, "-Xptxas=-v")[1]
     else:
-        report = by_nvrtc(source, expressions, arch, to="CUBIN")[1]
+        report = by_nvrtc(source, expressions, arch, "--ptxas-options=-v", to="CUBIN")[1]
     return _parse(report)
 
 
-def machine_instructions(source: str, expressions: Sequence[str], arch: int) -> dict[str, int]:
-    """Instructions of each kernel's machine code, by its mangled name, without what fills up the last lines."""
-    with tempfile.TemporaryDirectory() as folder:
-        if NVCC:
-            path, out = Path(folder) / f"{source}.cu", Path(folder) / "out.cubin"
-            path.write_text(instantiations(source, expressions))
-            _run([NVCC, *OPTIONS, f"-arch=sm_{arch}", "-cubin", "-diag-suppress=177", str(path), "-o", str(out)])
-            code = out.read_bytes()
-        else:
-            code = by_nvrtc(source, expressions, arch, to="CUBIN")[0]
-    return {name: _length(text) for name, text in _text_sections(code)}
-
-
-def _text_sections(code: bytes) -> list[tuple[str, bytes]]:
-    """Sections `.text.NAME` of a 64-bit ELF file."""
-    (start,) = struct.unpack_from("<Q", code, 40)
-    size, count, names = struct.unpack_from("<HHH", code, 58)
-    headers = [struct.unpack_from("<IIQQQQ", code, start + size * k) for k in range(count)]
-    strings = headers[names][4]
-    found = []
-    for name_at, _, _, _, offset, length in headers:
-        name = code[strings + name_at : code.index(b"\0", strings + name_at)].decode()
-        if name.startswith(".text."):
-            found.append((name.removeprefix(".text."), code[offset : offset + length]))
-    return found
-
-
-def _length(text: bytes) -> int:
-    """Instructions of 16 bytes up to the jump to itself that ends a kernel, behind which only NOPs stand."""
-    opcodes = [struct.unpack_from("<H", text, at)[0] & 0xFFF for at in range(0, len(text), 16)]
-    while opcodes and opcodes[-1] == _NOP:
-        opcodes.pop()
-    return len(opcodes) - 1
-
-
-def by_nvrtc(source: str, expressions: Sequence[str], arch: int, *, to: str) -> tuple[bytes, str]:
-    """Compile as CuPy does, by name expressions; returns the code and the log."""
+def by_nvrtc(source: str, expressions: Sequence[str], arch: int, *more: str, to: str) -> tuple[bytes, str]:
+    """Compile as CuPy does, by name expressions, with `more` options; returns the code (PTX or CUBIN) and the log."""
     library = _nvrtc()
     program = ctypes.c_void_p()
     text = source_text(source).encode()
@@ -135,7 +94,7 @@ def by_nvrtc(source: str, expressions: Sequence[str], arch: int, *, to: str) -> 
     for expression in expressions:
         _check(library.nvrtcAddNameExpression(program, expression.encode()))
     target = f"--gpu-architecture={'sm' if to == 'CUBIN' else 'compute'}_{arch}"
-    options = [*OPTIONS, target, *(["--ptxas-options=-v"] if to == "CUBIN" else [])]
+    options = [*OPTIONS, target, *more]
     array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     code = library.nvrtcCompileProgram(program, len(options), array)
     log = _text_of(library, program, "ProgramLog")
@@ -165,20 +124,17 @@ def _check(code: int) -> None:
         raise CompileError(f"NVRTC answers with error {code}")
 
 
-def _by_nvcc(source: str, expressions: Sequence[str], arch: int) -> str:
+def _by_nvcc(source: str, expressions: Sequence[str], arch: int, *more: str) -> tuple[bytes, str]:
+    """Compile to machine code with `more` options; returns it and what the compiler says."""
     assert NVCC is not None
     with tempfile.TemporaryDirectory() as folder:
-        path, out = Path(folder) / f"{source}.cu", Path(folder) / "out.ptx"
+        path, out = Path(folder) / f"{source}.cu", Path(folder) / "out.cubin"
         path.write_text(instantiations(source, expressions))
-        _run([NVCC, *OPTIONS, f"-arch=compute_{arch}", "-ptx", "-diag-suppress=177", str(path), "-o", str(out)])
-        return out.read_text()
-
-
-def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise CompileError(done.stderr[:6000])
-    return done.stderr
+        command = [NVCC, *OPTIONS, f"-arch=sm_{arch}", "-cubin", "-diag-suppress=177", *more, str(path), "-o", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise CompileError(done.stderr[:6000])
+        return out.read_bytes(), done.stderr
 
 
 def _parse(report: str) -> list[Resources]:

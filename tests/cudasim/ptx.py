@@ -9,6 +9,7 @@ known array is an error.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,8 +69,8 @@ class Counts:
     """Instructions issued, each for a warp."""
     lane_instructions: int = 0
     """Lanes that executed them: active, and not turned off by a predicate."""
-    static_instructions: int = 0
-    """Instructions of the kernels' texts."""
+    machine_instructions: int = 0
+    """Machine instructions issued, each for a warp: those made of a line of PTX as often as that line was."""
     requests: dict[str, Requests] = field(default_factory=dict)
     """By kind: "load" and "store" of what kernels are given, "lists" for loads of adjacency, "atomic"."""
 
@@ -82,13 +83,14 @@ class Counts:
         """Add another kernel's."""
         self.warp_instructions += other.warp_instructions
         self.lane_instructions += other.lane_instructions
-        self.static_instructions += other.static_instructions
+        self.machine_instructions += other.machine_instructions
         for kind, requests in other.requests.items():
             self.requests.setdefault(kind, Requests()).add(requests)
 
 
 @dataclass(frozen=True, slots=True)
 class _Instruction:
+    line: int
     predicate: str
     negated: bool
     parts: tuple[str, ...]
@@ -104,6 +106,7 @@ class Entry:
     """One kernel."""
 
     name: str
+    line: int
     parameters: tuple[str, ...]
     blocks: tuple[tuple[_Instruction, ...], ...]
     labels: dict[str, int]
@@ -112,10 +115,11 @@ class Entry:
 
 def parse(text: str) -> list[Entry]:
     """Kernels of a PTX file, in its order."""
-    return [_entry(match) for match in _ENTRY.finditer(re.sub(r"//[^\n]*", "", text))]
+    text = re.sub(r"//[^\n]*", "", text)
+    return [_entry(match, text.count("\n", 0, match.start(3)) + 1) for match in _ENTRY.finditer(text)]
 
 
-def _entry(match: re.Match[str]) -> Entry:
+def _entry(match: re.Match[str], first_line: int) -> Entry:
     parameters = tuple(re.findall(r"\.param \.(?:align \d+ \.)?\w+ (\w+)", match[2]))
     shared, offset = {}, 0
     for name, size in _SHARED.findall(match[3]):
@@ -123,19 +127,19 @@ def _entry(match: re.Match[str]) -> Entry:
         offset += -(-int(size) // 1024) * 1024
     blocks: list[list[_Instruction]] = [[]]
     labels = {}
-    for raw in match[3].splitlines():
-        line = raw.strip()
-        if line.endswith(":"):
+    for line, raw in enumerate(match[3].split("\n"), first_line):
+        text = raw.strip()
+        if text.endswith(":"):
             if blocks[-1]:
                 blocks.append([])
-            labels[line[:-1]] = len(blocks) - 1
-        elif found := _INSTRUCTION.match(line):
+            labels[text[:-1]] = len(blocks) - 1
+        elif found := _INSTRUCTION.match(text):
             operands = re.findall(r"\[[^\]]*\]|\{[^}]*\}|[^,\s]+", found[4])
             parts = tuple(found[3].split("."))
-            blocks[-1].append(_Instruction(found[2] or "", found[1] == "!", parts, tuple(operands)))
+            blocks[-1].append(_Instruction(line, found[2] or "", found[1] == "!", parts, tuple(operands)))
             if parts[0] in ("bra", "ret"):
                 blocks.append([])
-    return Entry(match[1], parameters, tuple(map(tuple, blocks)), labels, shared)
+    return Entry(match[1], first_line, parameters, tuple(map(tuple, blocks)), labels, shared)
 
 
 def _names(operand: str) -> list[str]:
@@ -174,7 +178,9 @@ class Grid:
         )  # fmt: skip
         self._bases = np.array([item[0] for item in self._arrays], np.uint64)
         self._shared = np.zeros((grid, 64 << 10), np.uint8) if entry.shared else None
-        self.counts = Counts(static_instructions=sum(not i.is_free for block in entry.blocks for i in block))
+        self.counts = Counts()
+        self.issued = Counter({entry.line: self._num_warps})
+        """Warps that came by, by line of the PTX; all of them enter."""
 
     def run(self) -> Counts:
         """Run to the end."""
@@ -194,8 +200,10 @@ class Grid:
         if instruction.predicate:
             chosen = self._registers[instruction.predicate]
             mask = mask & (~chosen if instruction.negated else chosen)
+        num_warps = int(self._mask.any(axis=1).sum())
+        self.issued[instruction.line] += num_warps
         if not instruction.is_free:
-            self.counts.warp_instructions += int(self._mask.any(axis=1).sum())
+            self.counts.warp_instructions += num_warps
             self.counts.lane_instructions += int(mask.sum())
         name = instruction.parts[0]
         body = getattr(self, f"_op_{name}", None)

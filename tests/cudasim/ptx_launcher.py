@@ -11,18 +11,20 @@ import numpy as np
 import torch
 
 from kernels.cuda.source import Kernel
-from tests.cudasim.compiler import compile_ptx
+from tests.cudasim.compiler import compile_cubin
+from tests.cudasim.machine_code import read_machine_code
 from tests.cudasim.ptx import Counts, Entry, Grid, parse
 
 ARCH = 90
 
 
 @cache
-def _entry(kernel: Kernel) -> Entry:
-    entries = parse(compile_ptx(kernel.source, (kernel.expression,), ARCH))
+def _entry(kernel: Kernel) -> tuple[Entry, list[int]]:
+    """A kernel, and the line of its PTX that each machine instruction was made of."""
+    code = read_machine_code(compile_cubin(kernel.source, (kernel.expression,), ARCH))
     mangled = f"_Z{len(kernel.name)}{kernel.name}"  # kernels without templates are all there
-    (entry,) = (entry for entry in entries if entry.name.startswith(mangled))
-    return entry
+    (entry,) = (entry for entry in parse(code.ptx) if entry.name.startswith(mangled))
+    return entry, code.lines[entry.name]
 
 
 class PtxLauncher:
@@ -40,7 +42,10 @@ class PtxLauncher:
         """Run one kernel and count."""
         given = [a for a in arguments if isinstance(a, np.ndarray)]
         values = [a.ctypes.data if isinstance(a, np.ndarray) else int(a) % 2**64 for a in arguments]
-        counts = Grid(_entry(kernel), grid, cta, values, {"": given, "lists": self._lists}).run()
+        entry, lines = _entry(kernel)
+        running = Grid(entry, grid, cta, values, {"": given, "lists": self._lists})
+        counts = running.run()
+        counts.machine_instructions = sum(running.issued[line] for line in lines)
         self.kernels.setdefault(kernel, Counts()).add(counts)
 
     def total(self) -> Counts:

@@ -9,9 +9,10 @@ from kernels import reference
 from kernels.cuda.gather import count_accesses
 from kernels.cuda.topology import DeviceTopology
 from kernels.topology import Topology
-from tests.cudasim.compiler import COMPILER
-from tests.cudasim.ptx import PtxError
-from tests.cudasim.ptx_launcher import PtxLauncher
+from tests.cudasim.compiler import COMPILER, NVRTC, by_nvrtc, compile_cubin
+from tests.cudasim.machine_code import read_machine_code
+from tests.cudasim.ptx import PtxError, parse
+from tests.cudasim.ptx_launcher import ARCH, PtxLauncher
 from tests.gpu.ops import CudaOps
 from tests.graphs import cached_topology, power_law_graph
 
@@ -45,6 +46,30 @@ def test_requests_are_counted() -> None:
     load, atomic = requests["load"], requests["atomic"]
     assert (load.warps, load.lanes, load.sectors, load.bytes) == (2, 64, 8, 256)
     assert (atomic.warps, atomic.lanes, atomic.sectors, atomic.bytes) == (2, 64, 16, 512)
+
+
+def test_machine_instructions_follow_the_lines_that_they_were_made_of() -> None:
+    """A kernel without a jump but that past its end: the warps that enter issue all of it, the others what precedes."""
+    code = read_machine_code(compile_cubin("gather", ("count_accesses<i32>",), ARCH))
+    (name,) = (name for name in code.lines if "count_accesses" in name)
+    (entry,) = (entry for entry in parse(code.ptx) if entry.name == name)
+    written = {instruction.line for block in entry.blocks for instruction in block}
+    assert set(code.lines[name]) <= written | {entry.line}
+    issued = []
+    for num_ids in (32, 256):
+        launcher = PtxLauncher()
+        count_accesses(launcher, np.zeros(256, np.int64), np.arange(num_ids, dtype=np.int32))
+        issued.append(launcher.total().machine_instructions)
+    assert issued[1] == 8 * len(code.lines[name])
+    behind = {instruction.line for instruction in entry.blocks[1]}
+    assert issued[0] == issued[1] - 7 * sum(line in behind for line in code.lines[name])
+
+
+@pytest.mark.skipif(NVRTC is None, reason="nvidia-cuda-nvrtc is not installed")
+def test_machine_code_without_lines_is_refused() -> None:
+    with pytest.raises(ValueError, match="without -lineinfo"):
+        read_machine_code(by_nvrtc("plan", ("batch_bounds",), ARCH, to="CUBIN")[0])
+    assert read_machine_code(by_nvrtc("plan", ("batch_bounds",), ARCH, "-lineinfo", to="CUBIN")[0]).lines
 
 
 def test_an_access_outside_every_array_is_an_error() -> None:

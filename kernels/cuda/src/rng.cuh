@@ -19,7 +19,7 @@ __device__ __forceinline__ u32 bounded(u64 bits, u32 bound) {
 
 // Draw number i of a row: uniform in [i, degree), or in [0, degree) with replacement.
 template <typename pos_t, bool REPLACE>
-__device__ __forceinline__ pos_t draw(u64 row_key, int i, pos_t degree) {
+__device__ __forceinline__ pos_t draw(u64 row_key, u64 i, pos_t degree) {
   const pos_t low = REPLACE ? 0 : (pos_t)i;
-  return low + bounded(child(row_key, (u64)i), (pos_t)(degree - low));
+  return low + bounded(child(row_key, i), (pos_t)(degree - low));
 }

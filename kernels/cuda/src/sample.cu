@@ -66,7 +66,7 @@ __device__ __forceinline__ void draw_held(const HeldRow<id_t>* drawn, const i64*
     const pos_t degree = (pos_t)drawn[row].degree;
     pos_t draws[ROUNDS], position[ROUNDS];
 #pragma unroll
-    for (int r = 0; r < ROUNDS; ++r) position[r] = draws[r] = draw<pos_t, REPLACE>(key, i + r * GROUP, degree);
+    for (int r = 0; r < ROUNDS; ++r) position[r] = draws[r] = draw<pos_t, REPLACE>(key, (u64)i + r * GROUP, degree);
     if (!REPLACE) trace_back<pos_t, FANOUT, GROUP, ROUNDS>(draws, group * GROUP, i, position);
 #pragma unroll
     for (int r = 0; r < ROUNDS; ++r) {
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(256) copy_lists(
   }
 }
 
-// Fanouts above 64: a warp a row, its draws in shared memory (in_shared) or where `scratch` has room for every edge.
+// Larger fanouts: a warp a row, its draws in shared memory (in_shared) or where `scratch` has room for every edge.
 template <typename id_t, bool REPLACE, bool IDS>
 __global__ void __launch_bounds__(128) sample_wide(
     i64 num_rows, i64 fanout, int in_shared, const u64* __restrict__ address_U, const i64* __restrict__ degree_U,

@@ -100,8 +100,9 @@ def test_relabel(launcher: Launcher, data: st.DataObject, topology: Topology) ->
         _same(launcher.to_host(one), other)
 
 
+@pytest.mark.parametrize("fanout", [5, 25])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_positions_of_64_bits_give_the_same_sample(launcher: Launcher, dtype: type) -> None:
+def test_positions_of_64_bits_give_the_same_sample(launcher: Launcher, dtype: type, fanout: int) -> None:
     rng = np.random.default_rng(0)
     topology = Topology.in_memory(*csc_from_edges(40, rng.integers(0, 40, 900), rng.integers(0, 9, 900), dtype=dtype))
     device = DeviceTopology.place(launcher, topology)
@@ -110,7 +111,7 @@ def test_positions_of_64_bits_give_the_same_sample(launcher: Launcher, dtype: ty
     uniq, ptr = launcher.to_device(np.arange(40, dtype=dtype)), launcher.to_device(np.array([0, 40]))
     keys = launcher.to_device(np.array([77], np.uint64))
     narrow_rows, wide_rows = (
-        launcher.to_host(CudaOps(launcher).sample_neighbors(each, uniq, ptr, 5, stream_keys=keys)[1])
+        launcher.to_host(CudaOps(launcher).sample_neighbors(each, uniq, ptr, fanout, stream_keys=keys)[1])
         for each in (device, wide)
     )
     assert np.array_equal(narrow_rows, wide_rows)
