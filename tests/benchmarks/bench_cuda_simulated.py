@@ -164,7 +164,6 @@ def _gates(run: dict[str, dict[str, float]]) -> dict[str, bool]:
         "instructions": ours["machine_instructions_per_edge"] <= MOST_INSTRUCTIONS,
         "sectors": ours["bytes_per_edge"] <= MOST_SECTORS * direct["bytes_per_edge"],
         "list_sectors": ours["list_bytes_per_edge"] <= MOST_SECTORS * direct["list_bytes_per_edge"],
-        "preload_by_rule": _preload_shares(run)["by_rule"] <= MOST_SECTORS,
     }
 
 
