@@ -28,8 +28,8 @@ from kernels.mfg import IdArray
 from kernels.topology import Topology
 from storage.formats.planetoid import open_planetoid
 from tests.benchmarks.report import publish
-from tests.cudasim.ptx import Requests
 from tests.cudasim.ptx_launcher import ARCH, PtxLauncher
+from tests.cudasim.ptx_memory import Requests
 from tests.graphs import csc_from_edges, power_law_graph
 
 FANOUTS, NUM_ROWS, PRELOAD = (5, 10, 15), 2000, 32

@@ -1,103 +1,39 @@
-"""Runs the compiler's own PTX, all warps of a grid in step, and counts what a GPU would issue and move.
-
-Lanes of a warp that stand at different blocks of code take turns, the lowest block first, as reconvergence makes a GPU
-do. Counted are warp instructions, the lanes at work in each, and for every request to global memory the lanes, 32-byte
-sectors and bytes. Reads and writes hit the arrays themselves, so results can be compared; an address outside every
-known array is an error.
-"""
+"""Reads the compiler's PTX into blocks of instructions; `ptx_grid.py` runs them."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-
-LANES, SECTOR_BYTES = 32, 32
+from dataclasses import dataclass
 
 _ENTRY = re.compile(r"\.entry (\w+)\((.*?)\)\s*(?:\.\w+[^{]*)?\{(.*?)\n\}", re.DOTALL)
 _SHARED = re.compile(r"\.shared \.align \d+ \.b8 ([\w$]+)\[(\d+)\];")
 _INSTRUCTION = re.compile(r"^(?:@(!?)(%p\d+)\s+)?([a-z][\w.:]*)\s*(.*?);$")
 _FREE = ("ld.param", "cvta")
 """Operands in the constant bank, and nothing at all in machine code."""
-_NUMPY = {
-    "u8": np.uint8, "u16": np.uint16, "b16": np.uint16, "s16": np.int16, "u32": np.uint32, "b32": np.uint32,
-    "s32": np.int32, "u64": np.uint64, "b64": np.uint64, "s64": np.int64, "f32": np.float32, "f64": np.float64,
-}  # fmt: skip
-_WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-}  # fmt: skip
-_ATOMIC: dict[str, Any] = {"add": np.add, "max": np.maximum, "min": np.minimum}
-_REDUCE: dict[str, Any] = {"add": np.add, "or": np.bitwise_or}
-_SHARED_BASE = 1 << 62
 
 
 class PtxError(RuntimeError):
     """The interpreter cannot run this, or it did what no kernel may."""
 
 
-@dataclass(slots=True)
-class Requests:
-    """Requests to global memory of one kind."""
-
-    warps: int = 0
-    """Warp instructions."""
-    lanes: int = 0
-    """Lanes that took part, all together."""
-    sectors: int = 0
-    """Sectors of 32 bytes, all together."""
-    bytes: int = 0
-    """Bytes asked for, all together."""
-
-    def add(self, other: Requests) -> None:
-        """Add another count."""
-        self.warps += other.warps
-        self.lanes += other.lanes
-        self.sectors += other.sectors
-        self.bytes += other.bytes
-
-
-@dataclass(slots=True)
-class Counts:
-    """What running some kernels came to."""
-
-    warp_instructions: int = 0
-    """Instructions issued, each for a warp."""
-    lane_instructions: int = 0
-    """Lanes that executed them: active, and not turned off by a predicate."""
-    machine_instructions: int = 0
-    """Machine instructions issued, each for a warp: those made of a line of PTX as often as that line was."""
-    requests: dict[str, Requests] = field(default_factory=dict)
-    """By kind: "load" and "store" of what kernels are given, "lists" for loads of adjacency, "atomic"."""
-
-    @property
-    def lane_efficiency(self) -> float:
-        """Share of the lanes at work, over all instructions."""
-        return self.lane_instructions / max(1, LANES * self.warp_instructions)
-
-    def add(self, other: Counts) -> None:
-        """Add another kernel's."""
-        self.warp_instructions += other.warp_instructions
-        self.lane_instructions += other.lane_instructions
-        self.machine_instructions += other.machine_instructions
-        for kind, requests in other.requests.items():
-            self.requests.setdefault(kind, Requests()).add(requests)
-
-
 @dataclass(frozen=True, slots=True)
-class _Instruction:
+class Instruction:
+    """One instruction."""
+
     line: int
+    """Its line in the file, from 1."""
     predicate: str
+    """Register that turns lanes off; empty for none."""
     negated: bool
+    """Whether the predicate counts the other way."""
     parts: tuple[str, ...]
+    """Opcode and its suffixes."""
     operands: tuple[str, ...]
+    """As written, the destination first."""
 
     @property
     def is_free(self) -> bool:
+        """Whether it is nothing at all in machine code, or an operand."""
         return ".".join(self.parts[:2]).startswith(_FREE) or self.parts[0] == "cvta"
 
 
@@ -106,11 +42,17 @@ class Entry:
     """One kernel."""
 
     name: str
+    """Mangled name."""
     line: int
+    """Line of its opening brace: what the compiler sets up before the first instruction stands under it."""
     parameters: tuple[str, ...]
-    blocks: tuple[tuple[_Instruction, ...], ...]
+    """Names of its parameters."""
+    blocks: tuple[tuple[Instruction, ...], ...]
+    """Instructions between labels and jumps."""
     labels: dict[str, int]
+    """Block that each label begins."""
     shared: dict[str, int]
+    """Where each array lies in shared memory."""
 
 
 def parse(text: str) -> list[Entry]:
@@ -125,7 +67,7 @@ def _entry(match: re.Match[str], first_line: int) -> Entry:
     for name, size in _SHARED.findall(match[3]):
         shared[name] = offset
         offset += -(-int(size) // 1024) * 1024
-    blocks: list[list[_Instruction]] = [[]]
+    blocks: list[list[Instruction]] = [[]]
     labels = {}
     for line, raw in enumerate(match[3].split("\n"), first_line):
         text = raw.strip()
@@ -136,316 +78,7 @@ def _entry(match: re.Match[str], first_line: int) -> Entry:
         elif found := _INSTRUCTION.match(text):
             operands = re.findall(r"\[[^\]]*\]|\{[^}]*\}|[^,\s]+", found[4])
             parts = tuple(found[3].split("."))
-            blocks[-1].append(_Instruction(line, found[2] or "", found[1] == "!", parts, tuple(operands)))
+            blocks[-1].append(Instruction(line, found[2] or "", found[1] == "!", parts, tuple(operands)))
             if parts[0] in ("bra", "ret"):
                 blocks.append([])
     return Entry(match[1], first_line, parameters, tuple(map(tuple, blocks)), labels, shared)
-
-
-def _names(operand: str) -> list[str]:
-    """Registers of an operand: several in the braces of a vector."""
-    return re.findall(r"[^\s,{}]+", operand)
-
-
-def _shifted(index: Any, by: int) -> Any:
-    """Places `by` elements on."""
-    return (*index[:-1], index[-1] + by) if isinstance(index, tuple) else index + by
-
-
-def _space(instruction: _Instruction, kind: str) -> str:
-    return "shared" if "shared" in instruction.parts else kind
-
-
-class Grid:
-    """All warps of one launch."""
-
-    def __init__(
-        self, entry: Entry, grid: int, cta: int, arguments: Sequence[int], arrays: dict[str, list[Any]]
-    ) -> None:
-        self._entry, self._cta = entry, cta
-        self._num_warps = grid * cta // LANES
-        self._registers: dict[str, Any] = {}
-        thread = np.arange(self._num_warps * LANES, dtype=np.uint32).reshape(-1, LANES)
-        self._special = {
-            "%tid.x": thread % np.uint32(cta), "%ctaid.x": thread // np.uint32(cta),
-            "%ntid.x": np.full_like(thread, cta), "%laneid": thread % np.uint32(LANES),
-        }  # fmt: skip
-        self._parameters = dict(zip(entry.parameters, arguments, strict=True))
-        self._arrays = sorted(
-            ((array.ctypes.data, array.nbytes, array.reshape(-1).view(np.uint8), kind) for kind, part in arrays.items()
-             for array in part if array.nbytes),
-            key=lambda item: item[0],
-        )  # fmt: skip
-        self._bases = np.array([item[0] for item in self._arrays], np.uint64)
-        self._shared = np.zeros((grid, 64 << 10), np.uint8) if entry.shared else None
-        self.counts = Counts()
-        self.issued = Counter({entry.line: self._num_warps})
-        """Warps that came by, by line of the PTX; all of them enter."""
-
-    def run(self) -> Counts:
-        """Run to the end."""
-        end, blocks = len(self._entry.blocks), self._entry.blocks
-        at = np.zeros((self._num_warps, LANES), np.int64)
-        while (block := int(at.min())) < end:
-            self._mask = at == block
-            self._next = np.where(self._mask, block + 1, at)
-            self._end = end
-            for instruction in blocks[block]:
-                self._step(instruction)
-            at = self._next
-        return self.counts
-
-    def _step(self, instruction: _Instruction) -> None:
-        mask = self._mask
-        if instruction.predicate:
-            chosen = self._registers[instruction.predicate]
-            mask = mask & (~chosen if instruction.negated else chosen)
-        num_warps = int(self._mask.any(axis=1).sum())
-        self.issued[instruction.line] += num_warps
-        if not instruction.is_free:
-            self.counts.warp_instructions += num_warps
-            self.counts.lane_instructions += int(mask.sum())
-        name = instruction.parts[0]
-        body = getattr(self, f"_op_{name}", None)
-        if body is None:
-            raise PtxError(f"no meaning for {'.'.join(instruction.parts)}")
-        body(instruction, mask)
-
-    # ---- operands
-    def _value(self, operand: str, kind: str) -> Any:
-        dtype = _NUMPY.get(kind, np.uint64)
-        if operand in self._special:
-            return self._special[operand].astype(dtype)
-        if operand.startswith("%"):
-            held = self._registers[operand]
-            if kind == "pred":
-                return held
-            if held.dtype == dtype:
-                return held
-            size = np.dtype(dtype).itemsize
-            return held.view(dtype) if held.dtype.itemsize == size else held.astype(dtype)
-        if kind == "pred":
-            return np.bool_(int(operand))
-        if operand.startswith("0f"):
-            return np.uint32(int(operand[2:], 16)).view(np.float32)
-        if operand in self._entry.shared or operand == "smem":
-            return dtype(self._entry.shared.get(operand, 0))
-        return np.array(int(operand, 0) % 2 ** (8 * np.dtype(dtype).itemsize), np.uint64).astype(dtype)[()]
-
-    def _write(self, operand: str, value: Any, mask: Any) -> None:
-        value = np.asarray(value)
-        if value.dtype.kind == "i":
-            value = value.view(value.dtype.str.replace("i", "u")) if value.ndim else value.astype(
-                value.dtype.str.replace("i", "u")
-            )  # fmt: skip
-        old = self._registers.get(operand)
-        if old is None:
-            old = np.zeros(mask.shape, value.dtype)
-        if value.dtype != old.dtype:
-            value = value.astype(old.dtype)
-        self._registers[operand] = np.where(mask, value, old)
-
-    # ---- arithmetic
-    def _binary(self, instruction: _Instruction, mask: Any, body: Callable[[Any, Any], Any]) -> None:
-        kind = instruction.parts[-1]
-        a, b = (self._value(operand, kind) for operand in instruction.operands[1:3])
-        with np.errstate(over="ignore"):
-            self._write(instruction.operands[0], body(a, b), mask)
-
-    def _op_mov(self, i: _Instruction, mask: Any) -> None:
-        self._write(i.operands[0], self._value(i.operands[1], i.parts[-1]), mask)
-
-    def _op_cvta(self, i: _Instruction, mask: Any) -> None:
-        """Shared memory lies in a window of its own among all addresses."""
-        value = self._value(i.operands[1], i.parts[-1])
-        self._write(i.operands[0], value + np.uint64(_SHARED_BASE) if i.parts[1] == "shared" else value, mask)
-
-    def _op_add(self, i: _Instruction, mask: Any) -> None:
-        self._binary(i, mask, np.add)
-
-    def _op_sub(self, i: _Instruction, mask: Any) -> None:
-        self._binary(i, mask, np.subtract)
-
-    def _op_min(self, i: _Instruction, mask: Any) -> None:
-        self._binary(i, mask, np.minimum)
-
-    def _op_max(self, i: _Instruction, mask: Any) -> None:
-        self._binary(i, mask, np.maximum)
-
-    def _op_and(self, i: _Instruction, mask: Any) -> None:
-        self._binary(i, mask, np.bitwise_and)
-
-    def _op_or(self, i: _Instruction, mask: Any) -> None:
-        self._binary(i, mask, np.bitwise_or)
-
-    def _op_xor(self, i: _Instruction, mask: Any) -> None:
-        self._binary(i, mask, np.bitwise_xor)
-
-    def _op_not(self, i: _Instruction, mask: Any) -> None:
-        self._write(i.operands[0], np.invert(self._value(i.operands[1], i.parts[-1])), mask)
-
-    def _op_neg(self, i: _Instruction, mask: Any) -> None:
-        self._write(i.operands[0], np.negative(self._value(i.operands[1], i.parts[-1])), mask)
-
-    def _op_popc(self, i: _Instruction, mask: Any) -> None:
-        self._write(i.operands[0], np.bitwise_count(self._value(i.operands[1], i.parts[-1])).astype(np.uint32), mask)
-
-    def _op_mul(self, i: _Instruction, mask: Any) -> None:
-        self._write(i.operands[0], self._product(i), mask)
-
-    def _op_mad(self, i: _Instruction, mask: Any) -> None:
-        kind = _WIDER[i.parts[-1]] if i.parts[1] == "wide" else i.parts[-1]
-        with np.errstate(over="ignore"):
-            self._write(i.operands[0], self._product(i) + self._value(i.operands[3], kind), mask)
-
-    def _product(self, i: _Instruction) -> Any:
-        form, kind = i.parts[1], i.parts[-1]
-        a, b = (self._value(operand, kind) for operand in i.operands[1:3])
-        with np.errstate(over="ignore"):
-            if form == "wide":
-                wide = _NUMPY[_WIDER[kind]]
-                return np.asarray(a).astype(wide) * np.asarray(b).astype(wide)
-            if form == "lo":
-                return a * b
-            if kind in ("u32", "s32"):
-                wide = _NUMPY[_WIDER[kind]]
-                return (np.asarray(a).astype(wide) * np.asarray(b).astype(wide) >> wide(32)).astype(_NUMPY[kind])
-            from kernels.rng import bounded
-
-            return bounded(np.atleast_1d(a), np.atleast_1d(b))
-
-    def _op_shl(self, i: _Instruction, mask: Any) -> None:
-        self._shift(i, mask, np.left_shift)
-
-    def _op_shr(self, i: _Instruction, mask: Any) -> None:
-        self._shift(i, mask, np.right_shift)
-
-    def _shift(self, i: _Instruction, mask: Any, body: Callable[[Any, Any], Any]) -> None:
-        kind = i.parts[-1]
-        a, count = self._value(i.operands[1], kind), self._value(i.operands[2], "u32")
-        self._write(i.operands[0], body(a, np.asarray(count).astype(np.asarray(a).dtype)), mask)
-
-    def _op_cvt(self, i: _Instruction, mask: Any) -> None:
-        to, source = i.parts[-2], i.parts[-1]
-        self._write(i.operands[0], np.asarray(self._value(i.operands[1], source)).astype(_NUMPY[to]), mask)
-
-    def _op_setp(self, i: _Instruction, mask: Any) -> None:
-        self._binary(i, mask, _COMPARE[i.parts[1]])
-
-    def _op_selp(self, i: _Instruction, mask: Any) -> None:
-        a, b = (self._value(operand, i.parts[-1]) for operand in i.operands[1:3])
-        self._write(i.operands[0], np.where(self._value(i.operands[3], "pred"), a, b), mask)
-
-    # ---- control
-    def _op_bra(self, i: _Instruction, mask: Any) -> None:
-        self._next = np.where(mask, self._entry.labels[i.operands[-1]], self._next)
-
-    def _op_ret(self, i: _Instruction, mask: Any) -> None:
-        self._next = np.where(mask, self._end, self._next)
-
-    def _op_bar(self, i: _Instruction, mask: Any) -> None:
-        """In step, everything before has happened."""
-
-    # ---- lanes
-    def _op_shfl(self, i: _Instruction, mask: Any) -> None:
-        target, _, _ = i.operands[0].partition("|")
-        value, lane = self._value(i.operands[1], "u32"), np.arange(LANES)
-        other = np.broadcast_to(np.asarray(self._value(i.operands[2], "u32")).astype(np.int64), mask.shape)
-        source = {"idx": other % LANES, "bfly": lane ^ other}[i.parts[2]]
-        if not np.take_along_axis(mask, source, axis=1)[mask].all():
-            raise PtxError("a shuffle reads a lane that does not take part")
-        self._write(target, np.take_along_axis(value, source, axis=1), mask)
-
-    def _op_redux(self, i: _Instruction, mask: Any) -> None:
-        value, body = self._value(i.operands[1], "u32"), _REDUCE[i.parts[2]]
-        together = body.reduce(np.where(mask, value, np.uint32(0)), axis=1, keepdims=True, dtype=np.uint32)
-        self._write(i.operands[0], np.broadcast_to(together, mask.shape), mask)
-
-    def _op_vote(self, i: _Instruction, mask: Any) -> None:
-        chosen = self._value(i.operands[1], "pred") & mask
-        if i.parts[2] == "ballot":
-            bits = (chosen.astype(np.uint32) << np.arange(LANES, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
-            self._write(i.operands[0], np.broadcast_to(bits[:, None], mask.shape), mask)
-        else:
-            self._write(i.operands[0], np.broadcast_to(chosen.any(axis=1)[:, None], mask.shape), mask)
-
-    # ---- memory
-    def _op_ld(self, i: _Instruction, mask: Any) -> None:
-        if i.parts[1] == "param":
-            value = self._parameters[i.operands[1].strip("[]")]
-            dtype = _NUMPY[i.parts[-1]]
-            self._write(i.operands[0], np.asarray(value, np.uint64).astype(dtype), mask)
-            return
-        dtype, names = np.dtype(_NUMPY[i.parts[-1]]), _names(i.operands[0])
-        out = np.zeros((len(names), *mask.shape), dtype)
-        for where, part, index in self._places(i.operands[1], dtype, mask, _space(i, "load"), len(names)):
-            for k in range(len(names)):
-                out[k][where] = part[_shifted(index, k)]
-        for name, value in zip(names, out, strict=True):
-            self._write(name, value, mask)
-
-    def _op_st(self, i: _Instruction, mask: Any) -> None:
-        dtype, names = np.dtype(_NUMPY[i.parts[-1]]), _names(i.operands[1])
-        values = [np.broadcast_to(self._value(name, i.parts[-1]), mask.shape) for name in names]
-        for where, part, index in self._places(i.operands[0], dtype, mask, _space(i, "store"), len(names)):
-            for k, value in enumerate(values):
-                part[_shifted(index, k)] = value[where]
-
-    def _op_atom(self, i: _Instruction, mask: Any) -> None:
-        self._atomic(i, i.operands[1], i.operands[2], mask)
-
-    def _op_red(self, i: _Instruction, mask: Any) -> None:
-        self._atomic(i, i.operands[0], i.operands[1], mask)
-
-    def _atomic(self, i: _Instruction, address: str, operand: str, mask: Any) -> None:
-        """Without the old value: the kernels that are run here do not look at it."""
-        dtype = np.dtype(_NUMPY[i.parts[-1]])
-        value = np.broadcast_to(self._value(operand, i.parts[-1]), mask.shape)
-        body = next(_ATOMIC[part] for part in i.parts if part in _ATOMIC)
-        for where, part, index in self._places(address, dtype, mask, "atomic"):
-            body.at(part, index, value[where])
-
-    def _places(self, operand: str, dtype: np.dtype[Any], mask: Any, kind: str, length: int = 1) -> Any:
-        """Lanes, the array that each reads, and its first element of `length`; requests are counted by the way."""
-        num_bytes = dtype.itemsize * length
-        name, _, offset = operand.strip("[]").partition("+")
-        address = np.broadcast_to(self._value(name, "u64"), mask.shape)
-        if kind == "shared":
-            address = address + np.uint64(_SHARED_BASE)
-        if offset:
-            address = (address.view(np.int64) if address.flags.c_contiguous else address.astype(np.int64)) + int(offset)
-            address = address.astype(np.uint64)
-        if not mask.any():
-            return []
-        first = address[mask]
-        if first[0] >= _SHARED_BASE:
-            return self._shared_places(address, dtype, mask)
-        found = np.searchsorted(self._bases, first, side="right") - 1
-        places = []
-        for k in np.unique(found):
-            base, size, part, label = self._arrays[k]
-            where = mask & (np.searchsorted(self._bases, address, side="right") - 1 == k)
-            start = (address[where] - np.uint64(base)).astype(np.int64)
-            if k < 0 or (start + num_bytes > size).any() or (address[where] % np.uint64(num_bytes)).any():
-                raise PtxError(f"a {kind} of {num_bytes} bytes outside every array, or misaligned")
-            self._count(label if label and kind == "load" else kind, address, where, num_bytes)
-            whole = len(part) // dtype.itemsize * dtype.itemsize
-            places.append((where, part[:whole].view(dtype), start // dtype.itemsize))
-        return places
-
-    def _shared_places(self, address: Any, dtype: np.dtype[Any], mask: Any) -> Any:
-        assert self._shared is not None
-        cta = np.broadcast_to((np.arange(self._num_warps) // (self._cta // LANES))[:, None], mask.shape)
-        start = (address[mask] - np.uint64(_SHARED_BASE)).astype(np.int64) // dtype.itemsize
-        return [(mask, self._shared.view(dtype), (cta[mask], start))]
-
-    def _count(self, kind: str, address: Any, where: Any, size: int) -> None:
-        requests = self.counts.requests.setdefault(kind, Requests())
-        sector = np.where(where, (address // np.uint64(SECTOR_BYTES)).astype(np.int64), -1)
-        ordered = np.sort(sector, axis=1)
-        distinct = (ordered[:, 1:] != ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-        lanes = int(where.sum())
-        requests.warps += int(where.any(axis=1).sum())
-        requests.lanes += lanes
-        requests.sectors += int(distinct.sum()) + int((ordered[:, 0] >= 0).sum())
-        requests.bytes += lanes * size

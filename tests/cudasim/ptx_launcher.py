@@ -13,7 +13,8 @@ import torch
 from kernels.cuda.source import Kernel
 from tests.cudasim.compiler import compile_cubin
 from tests.cudasim.machine_code import read_machine_code
-from tests.cudasim.ptx import Counts, Entry, Grid, parse
+from tests.cudasim.ptx import Entry, parse
+from tests.cudasim.ptx_grid import Counts, Grid
 
 ARCH = 90
 
@@ -66,12 +67,8 @@ class PtxLauncher:
         return array.copy()
 
     def to_device(self, array: Any) -> Any:
-        """A copy that begins on a boundary of 256 bytes, as a device's does."""
-        raw = np.empty(array.nbytes + 256, np.uint8)
-        start = -raw.ctypes.data % 256
-        copy: Any = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        copy[...] = array
-        return copy
+        """A copy, as contiguous as a device's."""
+        return np.array(array, order="C")
 
     def stream(self) -> AbstractContextManager[None]:
         """Everything runs in the order of its calls."""
