@@ -23,6 +23,13 @@ QUICK = (60_000, 5_000_000, 1300)
 LARGE = (400_000, 16_000_000, 600)
 """1.02 GB."""
 STAGES = 3
+ON_DISK = (
+    "storage.mode=storage",
+    "model.hidden=16",
+    "training.epochs=1",
+    "sampling.batch_size=20",
+    "cache.device_budget=1MB",
+)
 Measured = dict[str, dict[str, float]]
 
 
@@ -56,14 +63,21 @@ def settings(folder: Path, budget: int | None) -> list[str]:
     ]
 
 
-def run(folder: Path, graph: Path, budget: int | None, group: Path | None = None, stages: int = STAGES) -> Measured:
+def run(
+    folder: Path,
+    graph: Path,
+    budget: int | None,
+    group: Path | None = None,
+    stages: int = STAGES,
+    others: tuple[str, ...] = (),
+) -> Measured:
     """Run the stages in a process of its own."""
     tiny = folder / "tiny"
     if not tiny.exists():
         write_graph(tiny, 300, 3000, 8)
     case: dict[str, Any] = {
-        "warm": [["igb", settings(tiny, None), stages], ["igb", settings(tiny, 120_000_000), stages]],
-        "stages": ["igb", settings(graph, budget), stages],
+        "warm": [["igb", [*settings(tiny, warm), *others], stages] for warm in (None, 120_000_000)],
+        "stages": ["igb", [*settings(graph, budget), *others], stages],
         "group": str(group) if group else None,
     }
     # A threshold that is set stays: else the allocator would keep arrays of up to 32 MiB that were freed.
@@ -103,6 +117,15 @@ def test_the_page_cache_does_not_help(quick_graph: tuple[Path, int], tmp_path: P
             assert group.peak_bytes > budget / 2, "the group was charged for what was done in it"
     except NoControlGroupsError as reason:
         pytest.skip(f"NOT TESTED: {reason}")
+
+
+def test_predictions_keep_a_quarter_of_the_data(quick_graph: tuple[Path, int], tmp_path: Path) -> None:
+    """A table and bare rows, of a model that was trained from disk before."""
+    graph, data_bytes = quick_graph
+    measured = run(tmp_path, graph, data_bytes // 4, stages=STAGES + 4, others=ON_DISK)
+    predicted = {stage: figures for stage, figures in measured.items() if stage.startswith("predict")}
+    assert len(predicted) == 2
+    assert_kept(predicted, data_bytes // 4)
 
 
 @pytest.mark.full
