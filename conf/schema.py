@@ -84,7 +84,7 @@ class DynamicConfig(Section):
 class CacheConfig(Section):
     """What is kept in the device tier."""
 
-    device_budget: ByteSize | Literal["auto"] = ByteSize(6 << 20)
+    device_budget: ByteSize | Literal["auto"] = "auto"
     """Bytes for all caches on the device (on a CPU, a host array of that size), maps included; 0 caches nothing.
     `auto`: what the GPU has free, less what training takes beside the caches and a reserve; 6 MiB on a CPU."""
     use_spare: bool = False

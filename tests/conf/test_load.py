@@ -21,8 +21,10 @@ def test_the_promised_presets_exist() -> None:
     assert set(preset_names()) >= REQUIRED_PRESETS
 
 
-def test_the_demo_preset_is_the_default_configuration() -> None:
-    assert load_config("demo") == PipelineConfig()
+def test_the_demo_preset_is_the_default_configuration_with_the_same_cache_on_any_machine() -> None:
+    demo = load_config("demo")
+    assert demo.cache.device_budget == 6 << 20 and PipelineConfig().cache.device_budget == "auto"
+    assert demo.model_copy(update={"cache": PipelineConfig().cache}) == PipelineConfig()
 
 
 def test_a_file_is_read_and_wins_over_a_preset_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
