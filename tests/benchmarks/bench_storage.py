@@ -230,11 +230,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--dir", type=Path, default=None, help="keep the graph and what was measured here")
+    parser.add_argument("--repetitions", type=int, default=None, help="of each measurement; an odd number")
     parser.add_argument("--sweeps", action="store_true", help="measure the sweeps instead")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = asked.dir or Path(name)
-        journal = Journal(folder / "measured.jsonl", EXTENTS[asked.size].timeout_s)
+        extent = EXTENTS[asked.size]
+        extent = replace(extent, repetitions=asked.repetitions or extent.repetitions)
+        journal = Journal(folder / "measured.jsonl", extent.timeout_s)
         if asked.sweeps:
             publish(f"bench_storage_sweeps_{asked.size}", sweep(folder, asked.size, journal))
             return
@@ -242,7 +245,7 @@ def main() -> None:
         if not path.exists():
             write_workload(path, SIZES[asked.size])
         with GraphStore.open(path) as store:
-            publish(f"bench_storage_{asked.size}", measure(store, journal, EXTENTS[asked.size]))
+            publish(f"bench_storage_{asked.size}", measure(store, journal, extent))
 
 
 if __name__ == "__main__":
