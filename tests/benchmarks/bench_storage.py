@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.bench_storage --size small|medium|full [--dir DIR] [--sweeps]
 
-Every measurement is a process of its own inside a memory control group of the same limit (`storage_runs`); methods take
-turns, and the median of the repetitions counts. The budget covers what data preparation holds: offsets, blocks,
+Every measurement is a process of its own inside a memory control group that its budget limits (`storage_runs`); methods
+take turns, and the median of the repetitions counts. The budget covers what data preparation holds: offsets, blocks,
 samples, caches, spill buffers; what no method can do without, the rows of the mini-batches at hand and, in a whole
 epoch, the training step, comes on top for all. What `--dir` holds of an interrupted run of the same commit is not
 measured again.
@@ -95,7 +95,7 @@ class Journal:
             return {"error": f"more than {self._timeout_s:g} s", "seconds": self._timeout_s}
         if done.returncode:
             print(f"FAILED: {run}\n{done.stderr[-2000:]}", file=sys.stderr)
-            return {"error": done.stderr[-500:]}
+            return {"error": done.stderr[-500:] or f"ended with {done.returncode}"}
         figures: dict[str, Any] = json.loads(done.stdout)
         print(f"{run.method} 1/{run.share} {run.stage}: {figures.get('seconds', 0):.2f} s", file=sys.stderr, flush=True)
         return figures
@@ -181,6 +181,8 @@ def _median(figures: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _check_rows(found: Mapping[str, dict[str, Any]]) -> None:
     """Everybody must have put the same rows together."""
+    if "error" in found[OURS]:
+        raise RuntimeError(f"training from disk could not be measured: {found[OURS]['error']}")
     expected = found[OURS].pop("checksums", None)
     for name in BASELINES:
         sums = found[name].pop("checksums", None)

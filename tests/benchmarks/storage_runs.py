@@ -223,11 +223,20 @@ class Measurement:
         return smallest, SLACK_BYTES + parts["rows at hand"] + parts["training step"]
 
     def _enter_group(self, plan: StoragePlan) -> None:
-        """The limit is what the budget says, a tenth more, and what the baselines' samples take."""
-        if self.run.group is not None:
-            group = MemoryGroup(Path(self.run.group), 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1)
-            group.limit(int(1.1 * plan.budget) + plan.parts["samples"] + plan.parts["sampling"])
-            group.add(os.getpid())
+        """The limit: the budget for the map, whose cache the kernel fits into it; for the others, a tenth more.
+
+        They also get what the samples take, which caches of rows have on top, and the copy that is made here.
+        """
+        if self.run.group is None:
+            return
+        limit = plan.budget
+        if self.run.method != MAP:
+            limit += (
+                plan.budget // 10 + plan.parts["samples"] + plan.parts["sampling"] + plan.parts["rows at hand"] // 3
+            )
+        group = MemoryGroup(Path(self.run.group), 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1)
+        group.limit(limit)
+        group.add(os.getpid())
 
     def _baseline(self) -> _Baseline:
         topology = Topology.in_memory(*self.store.read_adjacency())
