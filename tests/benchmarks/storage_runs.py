@@ -223,13 +223,13 @@ class Measurement:
         return smallest, SLACK_BYTES + parts["rows at hand"] + parts["training step"]
 
     def _enter_group(self, plan: StoragePlan) -> None:
-        """The limit: the budget for the map, whose cache the kernel fits into it; for the others, a tenth more.
+        """The limit: the budget and a tenth; the map's page cache is what the kernel fits into it.
 
-        They also get what the samples take, which caches of rows have on top, and the copy that is made here.
+        The others also get what the samples take, which caches of rows have on top, and the copy that is made here.
         """
         if self.run.group is None:
             return
-        limit = plan.budget
+        limit = plan.budget + plan.budget // 10
         if self.run.method != MAP:
             limit += (
                 plan.budget // 10 + plan.parts["samples"] + plan.parts["sampling"] + plan.parts["rows at hand"] // 3
