@@ -16,8 +16,6 @@ from tasks.batch_sizes import BatchSizes
 MOST_HYPERBATCH = 1024
 LEAST_PIECE_BYTES, GOOD_PIECE_BYTES = 16 << 10, 256 << 10
 """Of a buffer in front of the spill file: a smaller one is slow, a larger one no faster."""
-_SAMPLING_PARTS = (2, 3, 4, 6, 8)
-"""One such part of the memory is work space of sampling: the more, the fewer times lists are read for a hyperbatch."""
 GENERATIONS_OF_IDS = 3
 """Samples of two hyperbatches, and ids in ascending order while one is gathered."""
 
@@ -78,12 +76,7 @@ class Hyperbatches:
             If not even `least_bytes` fit.
         """
         counts = [min(asked, self.num_batches)] if asked else list(self._counts())
-        shares = [
-            self._share(count, memory, part, spills=spills)
-            for count in counts
-            for spills in self._ways()
-            for part in _SAMPLING_PARTS
-        ]
+        shares = [self._share(count, memory, spills=spills) for count in counts for spills in self._ways()]
         fitting = [share for share in shares if share is not None]
         if not fitting:
             raise ValueError(f"{memory} bytes hold no hyperbatch of {counts[-1]}")
@@ -107,12 +100,12 @@ class Hyperbatches:
         most = max(count * held_bytes(self.expected, spills=spills), held_bytes(self.bound, spills=spills))
         return GENERATIONS_OF_IDS * most
 
-    def _share(self, count: int, memory: int, part: int, *, spills: bool) -> Share | None:
+    def _share(self, count: int, memory: int, *, spills: bool) -> Share | None:
         samples = self._samples(count, spills=spills)
         one = self.expected.sampling_bytes + self.expected.sample_bytes
         pieces = count + SPARE_BUFFERS
         room = memory - samples - pieces * LEAST_PIECE_BYTES
-        sampling = max(self.least_work_bytes, min(count * one, memory // part, room))
+        sampling = max(self.least_work_bytes, min(count * one, memory // 8, room))
         rest = memory - samples - sampling
         spill = pieces * min(GOOD_PIECE_BYTES, max(LEAST_PIECE_BYTES, rest // 2 // pieces))
         if rest < spill:
