@@ -31,11 +31,12 @@ def plot_methods(figures: Mapping[str, Any], path: Path) -> None:
     with figure(path, "", columns=len(cases), height=3.4) as axes:
         for ax, (stage, share) in zip(axes, cases, strict=True):
             entry = figures[stage][share]
-            names = [name for name in (OURS, *BASELINES) if "error" not in entry[name]]
-            seconds = [entry[name]["seconds"] for name in names]
+            names = (OURS, *BASELINES)
+            seconds = [0.0 if "error" in entry[name] else entry[name]["seconds"] for name in names]
             ax.barh(range(len(names)), seconds, color=[BLUE if name == OURS else GREY for name in names])
             for row, value in enumerate(seconds):
-                ax.text(value, row, f" {value:.0f} s" if value >= 10 else f" {value:.1f} s", va="center", fontsize=8)
+                text = f" {value:.0f} s" if value >= 10 else f" {value:.1f} s"
+                ax.text(value, row, text if value else " does not fit", va="center", fontsize=8)
             ax.set(yticks=range(len(names)), xlim=(0, 1.3 * max(seconds)), xlabel="seconds")
             ax.set_yticklabels(names if ax is axes[0] else [])
             ax.invert_yaxis()
