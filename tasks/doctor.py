@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 import kernels
-from kernels.cuda.probe import locked_memory_limit, probe
-from kernels.cuda.verdict import fault_of
+from kernels.cuda.probe import probe
+from kernels.cuda.verdict import fault_of, fault_of_pinning
 from storage.blocks.probe import probe_direct_io
 from tasks.budgets import available_memory, format_bytes
 
@@ -144,7 +144,10 @@ def _backend() -> Iterator[Finding]:
         return
     fault = fault_of(found)
     if fault:
-        advice = "runs train on the CPU: update the driver and CuPy; if that does not help, report this line"
+        advice = (
+            "runs train on the CPU: pip install --upgrade 'garden-gnn[cuda]' (CuPy, its compiler and its headers) and "
+            "update the driver; if that does not help, report this line"
+        )
         yield Finding("backend", "note", f"cpu (Numba): found {names}, but {fault}", advice)
         return
     memory = format_bytes(found.devices[0].memory_bytes)
@@ -152,13 +155,10 @@ def _backend() -> Iterator[Finding]:
     if len(found.devices) > 1:
         advice = "if training.workers fails or hangs on them, set training.workers=1 and report it"
         yield Finding("several GPUs", "note", "gradients meet through NCCL, which was not tried on GPUs yet", advice)
-    limit = locked_memory_limit()
-    if limit is not None and limit < _LITTLE_MEMORY:
-        advice = (
-            "where pinning is refused, the CPU copies what the GPU misses (cache.pinned=off), which is slower: raise "
-            "the limit (`ulimit -l unlimited`, or the container's memlock)"
-        )
-        yield Finding("pinned memory", "note", f"this system locks at most {format_bytes(limit)} a process", advice)
+    refused = fault_of_pinning()
+    if refused:
+        advice = "runs go on without, which is slower (the CPU copies what the GPU misses): WSL 2 pins little"
+        yield Finding("pinned memory", "note", f"host memory cannot be pinned: {refused}", advice)
 
 
 def _ports(ports: dict[str, int]) -> Iterator[Finding]:

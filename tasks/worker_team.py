@@ -151,7 +151,7 @@ def _started(job: Job, log_file: Path) -> Iterator[_Worker]:
     }
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.worker"],
+            [sys.executable, "-P", "-m", "tasks.worker"],  # no module comes from the caller's directory
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

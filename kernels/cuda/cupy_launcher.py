@@ -88,7 +88,7 @@ class CupyLauncher:
         Raises
         ------
         PinnedMemoryError
-            If the driver refuses: memory that is not backed by RAM, or a limit of the system.
+            If the driver refuses: memory is short, or the system pins none (WSL 2, some containers).
         """
         if array.nbytes:
             self._pinned.hold(array)

@@ -55,7 +55,7 @@ class PinnedMemory:
         Raises
         ------
         PinnedMemoryError
-            If the driver refuses: memory that is not backed by RAM, or a limit of the system.
+            If the driver refuses: memory is short, or the system pins none (WSL 2, some containers).
         """
         begin, size = place = _place(array)
         if place in self._held:
@@ -69,8 +69,8 @@ class PinnedMemory:
         except self._runtime.CUDARuntimeError as error:
             self._drop_idle()
             raise PinnedMemoryError(
-                f"{size / 2**30:.1f} GiB of host memory could not be pinned ({error}): free memory, or raise the limit "
-                "of locked memory (`ulimit -l`)"
+                f"{size / 2**30:.1f} GiB of host memory could not be pinned ({error}): free memory, or do without "
+                "(cache.pinned=off)"
             ) from error
         for part in pages:
             part.holders += 1

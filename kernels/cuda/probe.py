@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import re
-import resource
 from dataclasses import dataclass
 
 LEAST_DRIVER = (13, 0)
 """CUDA version that CuPy's build for CUDA 13 needs of the driver."""
 LEAST_CAPABILITY = (8, 0)
 """Least compute capability that the kernels are compiled for in tests (sm_80)."""
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Names the GPUs that a process sees, in the order of their numbers."""
 
 _COUNT_NAMES = {100: "sees no device", 3: "could not be initialised", 803: "does not match the kernel module"}
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -71,10 +74,13 @@ def probe() -> Probe:
     return Probe(devices, missing, advice, _driver_version(driver))
 
 
-def locked_memory_limit() -> int | None:
-    """Bytes that this process may lock, where the system limits them: pinned host memory may count against it."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if soft == resource.RLIM_INFINITY else soft
+def visible_device(rank: int) -> str:
+    """What `CUDA_VISIBLE_DEVICES` names for a process that is to see the one GPU that is number `rank` here.
+
+    A process that sees others puts a context on the first of them, half a GiB, whatever it computes on.
+    """
+    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return named[rank] if rank < len(named) else str(rank)
 
 
 def _first_obstacle(driver: ctypes.CDLL, devices: tuple[Device, ...]) -> tuple[str, str]:
@@ -91,8 +97,11 @@ def _first_obstacle(driver: ctypes.CDLL, devices: tuple[Device, ...]) -> tuple[s
         return "CuPy is not installed", "pip install 'garden-gnn[cuda]'"
     import torch
 
-    if not torch.cuda.is_available():
+    if torch.version.cuda is None:
         return "this PyTorch was built for the CPU", "install PyTorch's CUDA build"
+    if not torch.cuda.is_available():
+        advice = "update the driver, or install a PyTorch build for a CUDA version that it supports"
+        return f"PyTorch (built for CUDA {torch.version.cuda}) cannot use the GPU", advice
     return "", ""
 
 

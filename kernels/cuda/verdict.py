@@ -13,12 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kernels.cuda.probe import Probe
+from kernels.cuda.probe import VISIBLE, Probe, visible_device
 
 _logger = logging.getLogger(__name__)
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 300.0
-_PACKAGES = ("torch", "cupy-cuda13x", "cupy", "numpy")
+_PACKAGES = ("torch", "cupy-cuda13x", "cupy-cuda12x", "cupy", "numpy")
 
 
 def fault_of(found: Probe) -> str:
@@ -37,11 +37,25 @@ def fault_of(found: Probe) -> str:
     if path.exists():
         return ""
     _logger.info("checking the GPU against the CPU, once for this driver and these libraries")
-    fault = _examined()
+    fault = _fault_of_devices(len(found.devices))
     if not fault:
         with contextlib.suppress(OSError):  # a home that cannot be written to: checked each time
             _remember(path, found)
     return fault
+
+
+def fault_of_pinning() -> str:
+    """What keeps host memory from being pinned; empty where nothing does. Asked of the driver, in a process."""
+    return _examined(visible_device(0), "--pinning")
+
+
+def _fault_of_devices(count: int) -> str:
+    """What the first GPU that does not agree gets wrong: workers take the others."""
+    for rank in range(count):
+        fault = _examined(visible_device(rank))
+        if fault:
+            return f"GPU {rank}: {fault} (CUDA_VISIBLE_DEVICES leaves it out)" if rank else fault
+    return ""
 
 
 def _memory_of(found: Probe) -> Path:
@@ -66,21 +80,22 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _examined() -> str:
-    """Run the check in a process of its own."""
+def _examined(device: str, *options: str) -> str:
+    """Run the check in a process of its own, which sees one GPU and takes no module from the caller's directory."""
     environment = os.environ | {
+        VISIBLE: device,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))),
     }
-    command = [sys.executable, "-m", "kernels.cuda.selfcheck"]
+    command = [sys.executable, "-P", "-m", "kernels.cuda.selfcheck", *options]
     try:
         done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return f"a mini-batch on it had not ended after {_TIMEOUT_S:g} s"
+        return f"its check had not ended after {_TIMEOUT_S:g} s"
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"code {done.returncode}"]
-        return f"a mini-batch on it failed ({said[-1]})"
-    differs = json.loads(done.stdout.splitlines()[-1])["differs"]
-    return f"it does not compute what the CPU does: {', '.join(differs)}" if differs else ""
+        return f"its check failed ({said[-1]})"
+    fault: str = json.loads(done.stdout.splitlines()[-1])["fault"]
+    return fault
 
 
 def _remember(path: Path, found: Probe) -> None:

@@ -48,7 +48,12 @@ class FakeDriver:
 
 
 def _machine(
-    monkeypatch: pytest.MonkeyPatch, driver: FakeDriver | None, *, cupy: bool = True, cuda: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    driver: FakeDriver | None,
+    *,
+    cupy: bool = True,
+    built: str | None = "13.0",
+    cuda: bool = True,
 ) -> None:
     def load(name: str, *_: Any) -> FakeDriver:
         assert name == "libcuda.so.1"
@@ -59,6 +64,7 @@ def _machine(
     find = importlib.util.find_spec
     monkeypatch.setattr(module.ctypes, "CDLL", load)
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda n: cupy or None if n == "cupy" else find(n))
+    monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
 
 
@@ -73,11 +79,12 @@ def _machine(
         (FakeDriver(version=12040), {}, "supports CUDA 12.4, 13.0 is needed.*update the driver"),
         (FakeDriver(capability=(7, 5)), {}, "H200 has compute capability 7.5, 8.0 is needed"),
         (FakeDriver(), {"cupy": False}, r"CuPy is not installed: pip install 'garden-gnn\[cuda\]'"),
-        (FakeDriver(), {"cuda": False}, "PyTorch was built for the CPU: install PyTorch's CUDA build"),
+        (FakeDriver(), {"built": None, "cuda": False}, "PyTorch was built for the CPU: install PyTorch's CUDA build"),
+        (FakeDriver(), {"cuda": False}, r"PyTorch \(built for CUDA 13.0\) cannot use the GPU: update the driver"),
     ],
 )
 def test_what_is_missing_is_said_and_what_to_do(
-    driver: FakeDriver | None, packages: dict[str, bool], sentence: str, monkeypatch: pytest.MonkeyPatch
+    driver: FakeDriver | None, packages: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _machine(monkeypatch, driver, **packages)
     found = probe()
@@ -90,14 +97,16 @@ def test_what_is_missing_is_said_and_what_to_do(
 
 def test_a_gpu_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, FakeDriver())
-    monkeypatch.setattr(doctor, "locked_memory_limit", lambda: 64 << 10)
+    monkeypatch.setattr(doctor, "fault_of_pinning", lambda: "refused")
     monkeypatch.setattr(doctor, "fault_of", lambda _: "")
     assert probe().sentence == "NVIDIA H200, 139 GiB"
     assert probe().driver == (13, 0)
     backend, pinned = doctor._backend()
     assert backend.found.startswith("cuda: NVIDIA H200")
     assert pinned.status == "note"
-    assert "ulimit -l" in pinned.advice
+    assert pinned.found == "host memory cannot be pinned: refused"
+    monkeypatch.setattr(doctor, "fault_of_pinning", lambda: "")
+    assert len(list(doctor._backend())) == 1
 
 
 def test_a_gpu_that_is_wrong_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
