@@ -42,7 +42,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Weights, scales and own factors in the output's dtype, on the device; empty where they are absent."""
+    """Weights, scales and own factors in the output's dtype, where the rows lie; empty where they are absent."""
 
     weight_S: Array
     scale_D: Array

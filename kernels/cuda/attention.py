@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kernels.cpu.dropout import LANE_RANGE
 from kernels.cuda.aggregate import transpose
 from kernels.cuda.current import from_torch, to_torch
 from kernels.cuda.launch import DeviceLauncher, launch
 from kernels.cuda.source import Kernel
 from kernels.mfg import Mfg
 
-_LANE_RANGE = 1 << 16
 _WARP = 32
 
 
@@ -106,4 +106,4 @@ def _dropout(dropped: tuple[int, int]) -> tuple[int, int, float]:
 
 
 def _keep(threshold: int) -> float:
-    return _LANE_RANGE / (_LANE_RANGE - threshold)
+    return LANE_RANGE / (LANE_RANGE - threshold)

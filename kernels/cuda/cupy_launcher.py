@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,11 @@ from kernels.cuda.launch import StreamName
 from kernels.cuda.pinning import PinnedMemory
 from kernels.cuda.source import Kernel, source_text
 
-# Without contraction the sums have the bits of the CPU's; all of these kernels wait for memory, not for arithmetic.
+# Without contraction the sums have the bits of the CPU's, but that CuPy adds -ftz=true: subnormal numbers count as 0.
+# All of these kernels wait for memory, not for arithmetic.
 COMPILE_OPTIONS = ("-std=c++17", "--fmad=false")
+_STAGED_BYTES = 64 << 20
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 class CupyLauncher:
@@ -31,9 +35,11 @@ class CupyLauncher:
     def __init__(self, device: int = 0) -> None:
         import cupy
 
+        if not any(name in os.environ for name in _ALLOCATOR):
+            # Each stream has a pool; what one of them gave back another can take only if blocks are made of pages.
+            torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
         self._prepare(cupy, device)
-        with self.xp.cuda.Device(device):
-            cupy.cuda.set_allocator(_torch_allocator(cupy, device))
+        cupy.cuda.set_allocator(_torch_allocator(cupy))
 
     def _prepare(self, xp: Any, device: int) -> None:
         self.xp, self.device = xp, device
@@ -46,8 +52,7 @@ class CupyLauncher:
 
     def run(self, kernel: Kernel, grid: int, cta: int, arguments: Sequence[Any], shared_bytes: int) -> None:
         """Launch on the current stream; does not wait."""
-        with self.xp.cuda.Device(self.device):
-            self._function(kernel)((grid,), (cta,), tuple(arguments), shared_mem=shared_bytes)
+        self._function(kernel)((grid,), (cta,), tuple(arguments), shared_mem=shared_bytes)
 
     def address(self, array: Any) -> int:
         """Address of a device array, or of a host array that `reach` has pinned; 0 of an empty one."""
@@ -66,8 +71,13 @@ class CupyLauncher:
 
     def to_device(self, array: Any) -> Any:
         """Copy a NumPy array to the device, in the order of the current stream."""
-        with self.xp.cuda.Device(self.device):
-            return self.xp.asarray(np.ascontiguousarray(array))
+        plain = np.ascontiguousarray(array)
+        if plain.nbytes <= _STAGED_BYTES:
+            return self.xp.asarray(plain)
+        # CuPy's `asarray` pins a buffer as large as the array, rounded up to a power of two, and keeps it.
+        copied = self.xp.empty(plain.shape, plain.dtype)
+        copied.set(plain)
+        return copied
 
     def free_bytes(self) -> int:
         """Memory that nobody holds, PyTorch's unused blocks included."""
@@ -104,7 +114,8 @@ class CupyLauncher:
     def stream(self) -> Iterator[None]:
         """Put CuPy's work of this thread on PyTorch's current stream of the device."""
         current = _Handle(torch.cuda.current_stream(self.device).cuda_stream)
-        with self.xp.cuda.Device(self.device), self.xp.cuda.Stream.from_external(current):
+        # PyTorch's way back to another device makes no context there, unlike CuPy's.
+        with torch.cuda.device(self.device), self.xp.cuda.Stream.from_external(current):
             yield
 
     @contextmanager
@@ -114,8 +125,9 @@ class CupyLauncher:
             yield
 
     def record(self) -> Any:
-        """Event on PyTorch's current stream."""
-        return torch.cuda.current_stream(self.device).record_event()
+        """Event on PyTorch's current stream; whoever waits for it leaves its core to others."""
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        return torch.cuda.current_stream(self.device).record_event(event)
 
     def wait(self, event: Any) -> None:
         """Order PyTorch's current stream after an event."""
@@ -146,13 +158,15 @@ class _Handle:
         return 0, self.address
 
 
-def _torch_allocator(cupy: Any, device: int) -> Any:
+def _torch_allocator(cupy: Any) -> Any:
     """CuPy's memory from PyTorch's caching allocator: one pool, one budget, on whatever stream is current."""
 
     def allocate(size: int, device_id: int) -> int:
         if size == 0:
             return 0
         stream = torch.cuda.current_stream(device_id).cuda_stream
+        if cupy.cuda.get_current_stream().ptr != stream:  # it would be given to others before its use has ended
+            raise RuntimeError("CuPy's stream is not PyTorch's: work on arrays belongs within `stream()` or `on()`")
         return int(torch.cuda.caching_allocator_alloc(size, device_id, stream))
 
     def free(address: int, _device_id: int) -> None:

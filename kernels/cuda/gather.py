@@ -14,8 +14,9 @@ from kernels.cuda.source import Kernel, c_type
 DEVICE, HOST, STAGED, DYNAMIC = 0, 1, 2, 3
 """Tiers as `gather.cu` numbers them."""
 
-_WORDS = (("uint4", 16), ("u32", 4), ("u8", 1))
-_WIDE_ROW_BYTES = 256
+_WORDS = (("uint4", 16), ("u64", 8), ("u32", 4), ("u8", 1))
+_VIEWS = {"u64": np.uint64, "u32": np.uint32, "u8": np.uint8}
+_WARP = 32
 _NOTHING_BAD = np.uint64(2**64 - 1)
 
 
@@ -97,9 +98,10 @@ def gather_rows(launcher: Launcher, table: TierTable, tier_n: Array, slot_n: Arr
     row_bytes = out.shape[1] * out.dtype.itemsize
     aligned = launcher.address(out) % table.word_bytes == 0
     word, size = (table.word, table.word_bytes) if aligned else ("u8", 1)
-    lanes = 32 if row_bytes > _WIDE_ROW_BYTES else 4
+    # A lane a word: one request for as much of a row as a warp reads at once, which is what a link is best at.
+    lanes = min(_WARP, 1 << max(0, row_bytes // size - 1).bit_length())
     flat = out.reshape(-1)
-    target = flat if word == "uint4" else flat.view(np.uint32 if word == "u32" else np.uint8)
+    target = flat.view(_VIEWS[word]) if word in _VIEWS else flat
     bad = launcher.xp.full(1, _NOTHING_BAD, np.uint64)
     arguments = (
         len(tier_n), row_bytes // size, len(table.tiers), table.base_T, table.stride_T, table.rows_T, tier_n, slot_n,

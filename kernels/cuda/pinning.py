@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,10 @@ from kernels.cuda.launch import PinnedMemoryError
 
 # cudaHostRegisterPortable, Mapped and ReadOnly, which CuPy does not name.
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8
+_CHUNK_BYTES = 64 << 30
+"""Most that is registered by one call: drivers from 580 on refuse 512 GiB."""
+_SLOW_BYTES = 8 << 30
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -61,11 +66,12 @@ class PinnedMemory:
         if place in self._held:
             self._held[place].holders += 1
             return
-        flags = _PORTABLE | _MAPPED | (0 if array.flags.writeable else _READ_ONLY)
+        if size >= _SLOW_BYTES:
+            _logger.info("pinning %.0f GiB of host memory, which takes about 0.1 s a GiB", size / 2**30)
         pages = [known for known in self._pages if known.begin < begin + size and begin < known.end]
         try:
             for first, end in list(self._unpinned(begin, begin + size)):
-                pages.append(self._register(first, end, flags))
+                pages.append(self._register(first, end, is_written=array.flags.writeable))
         except self._runtime.CUDARuntimeError as error:
             self._drop_idle()
             raise PinnedMemoryError(
@@ -97,6 +103,7 @@ class PinnedMemory:
         for (first, num_bytes), held in self._held.items():
             if first <= begin and begin + size <= first + num_bytes:
                 part = next(part for part in held.pages if part.begin <= begin < part.end)
+                _check_adjoining(held.pages, begin, begin + size)
                 return part.device_begin + begin - part.begin
         return None
 
@@ -106,14 +113,18 @@ class PinnedMemory:
         for known in sorted(self._pages, key=lambda part: part.begin):
             if known.end <= place or known.begin >= last:
                 continue
-            if known.begin > place:
-                yield place, known.begin
+            yield from _chunks(place, known.begin)
             place = known.end
-        if place < last:
-            yield place, last
+        yield from _chunks(place, last)
 
-    def _register(self, begin: int, end: int, flags: int) -> _Pages:
-        self._runtime.hostRegister(begin, end - begin, flags)
+    def _register(self, begin: int, end: int, *, is_written: bool) -> _Pages:
+        try:
+            self._runtime.hostRegister(begin, end - begin, _PORTABLE | _MAPPED)
+        except self._runtime.CUDARuntimeError:
+            # Only a mapping that nobody may write to needs the flag, and few devices know it.
+            if is_written:
+                raise
+            self._runtime.hostRegister(begin, end - begin, _PORTABLE | _MAPPED | _READ_ONLY)
         device_begin = int(self._runtime.pointerGetAttributes(begin).devicePointer)
         self._pages.append(_Pages(begin, end, device_begin))
         return self._pages[-1]
@@ -122,6 +133,18 @@ class PinnedMemory:
         for part in [part for part in self._pages if not part.holders]:
             self._runtime.hostUnregister(part.begin)
             self._pages.remove(part)
+
+
+def _chunks(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    for first in range(begin, end, _CHUNK_BYTES):
+        yield first, min(first + _CHUNK_BYTES, end)
+
+
+def _check_adjoining(pages: list[_Pages], begin: int, end: int) -> None:
+    """Refuse parts that adjoin in host memory but not for kernels, which take one address for all of an array."""
+    used = [part for part in pages if part.begin < end and begin < part.end]
+    if len({part.device_begin - part.begin for part in used}) > 1:
+        raise PinnedMemoryError("parts of an array have addresses on the device that do not adjoin")
 
 
 def _place(array: Any) -> tuple[int, int]:

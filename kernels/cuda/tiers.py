@@ -211,7 +211,7 @@ class DeviceTiers:
         """Bring each missed row once into an array on the device, and point the requests there."""
         launcher, xp, num_ids = self._launcher, self._launcher.xp, len(ids)
         flag = xp.empty(num_ids, np.int64)
-        launch(launcher, Kernel("gather", "flag_missed"), num_ids, (num_ids, tier_n, num_ids, flag))
+        launch(launcher, Kernel("gather", "flag_missed"), num_ids, (num_ids, tier_n, flag))
         scan = exclusive_sum(launcher, flag)
         missed, missed_ptr = xp.empty(num_ids, ids.dtype), xp.zeros(2, np.int64)
         missed_ptr[1:] = scan[-1:]

@@ -33,8 +33,6 @@ class DeviceTopology:
     """(num_cached + 1,) int64 offsets on the device."""
     cached_indices: Array
     """Copies of the cached lists on the device."""
-    num_nodes: int
-    """Nodes of the graph."""
     largest_degree: int
     """Length of the longest list: chooses the width of positions."""
 
@@ -62,7 +60,6 @@ class DeviceTopology:
             launcher.to_device(np.zeros(1, np.uint32) if cached is None else cached.rank),
             launcher.to_device(topology.cached_indptr),
             launcher.to_device(topology.cached_indices),
-            topology.num_nodes,
             int(degrees.max(initial=0)),
         )
 

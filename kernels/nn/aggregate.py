@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from kernels.cpu.aggregate import sum_rows, transpose
 from kernels.cpu.row_ranges import run_ranges, split_by_edges, worthwhile_parts
-from kernels.cuda.aggregate import DeviceAggregate, device_factors, sum_device_rows
+from kernels.cuda.aggregate import DeviceAggregate, Factors, device_factors, sum_device_rows
 from kernels.cuda.current import launcher_for
 from kernels.cuda.device_rows import DeviceRows
 from kernels.mfg import Mfg
@@ -126,15 +126,6 @@ def aggregate_tiers(
 
 
 @dataclass(frozen=True, slots=True)
-class _Factors:
-    """Weights, scales and own factors in one float dtype; empty where they are absent."""
-
-    weight_S: npt.NDArray[Any]
-    scale_D: npt.NDArray[Any]
-    own_D: npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
 class _Source:
     """Rows to read: in one matrix, or one by one at their addresses."""
 
@@ -160,7 +151,7 @@ def _factors(
     reduce: str,
     own_D: Tensor | None,
     beside: bool,
-) -> _Factors:
+) -> Factors:
     """Check the hop and the factors, and fold the mean into the scales."""
     # Read as unsigned, a negative position is too large as well.
     if mfg.num_edges and int(mfg.indices.view(np.uint32).max()) >= mfg.num_src:
@@ -171,7 +162,7 @@ def _factors(
         scale_D = mean_D if scale_D is None else mean_D * scale_D
     if beside:
         own_D = torch.ones(mfg.num_dst)
-    return _Factors(*(_plain(values, dtype) for values in (weight_S, scale_D, own_D)))
+    return Factors(*(_plain(values, dtype) for values in (weight_S, scale_D, own_D)))
 
 
 def _check_asked(
@@ -198,7 +189,7 @@ def _sum(
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[np.int32],
     source: _Source,
-    factors: _Factors,
+    factors: Factors,
     own: _Own,
     beside: bool,
 ) -> Tensor:
@@ -218,7 +209,7 @@ class _Aggregate(torch.autograd.Function):
     """Both passes are one kernel: backward runs it over the transposed MFG with weights and scales exchanged."""
 
     @staticmethod
-    def forward(ctx: Any, h_SF: Tensor, mfg: Mfg, factors: _Factors, beside: bool) -> Tensor:
+    def forward(ctx: Any, h_SF: Tensor, mfg: Mfg, factors: Factors, beside: bool) -> Tensor:
         ctx.mfg, ctx.factors, ctx.beside, ctx.width = mfg, factors, beside, h_SF.shape[1]
         rows = _rows_of(h_SF)
         own = _Own(0, h_SF.shape[1] if beside else 0)
@@ -227,9 +218,9 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_DF: Tensor) -> tuple[Tensor, None, None, None]:
-        factors: _Factors = ctx.factors
+        factors: Factors = ctx.factors
         indptr, indices, _ = transpose(ctx.mfg.indptr, ctx.mfg.indices, ctx.mfg.num_src, False)
-        exchanged = _Factors(factors.scale_D, factors.weight_S, factors.own_D)
+        exchanged = Factors(factors.scale_D, factors.weight_S, factors.own_D)
         own = _Own(ctx.width if ctx.beside else 0, 0)
         rows = _rows_of(grad_DF)
         return _sum(indptr, indices, _in_matrix(rows, ctx.width), exchanged, own, False), None, None, None

@@ -41,7 +41,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *_each(("resolve_rows", "list_missed", "count_accesses", "add_scores")),
         "flag_missed",
         "point_to_staged",
-        *(f"gather_rows<{word}, {lanes}>" for word in ("uint4", "u32", "u8") for lanes in (4, 32)),
+        *(f"gather_rows<{word}, {1 << power}>" for word in ("uint4", "u64", "u32", "u8") for power in range(6)),
         "row_addresses",
         "count_tiers",
     ),

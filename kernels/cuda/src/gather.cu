@@ -28,11 +28,11 @@ __global__ void __launch_bounds__(256) resolve_rows(i64 num_ids, const id_t* __r
   slot_n[i] = slot;
 }
 
-// Rows in host memory, flagged for a scan; a row past the last one counts nothing.
-__global__ void __launch_bounds__(256) flag_missed(i64 num_ids, const u8* __restrict__ tier_n, i64 capacity,
+// Rows in host memory, flagged for a scan.
+__global__ void __launch_bounds__(256) flag_missed(i64 num_ids, const u8* __restrict__ tier_n,
                                                    i64* __restrict__ flag) {
   const i64 i = global_thread();
-  if (i < capacity) flag[i] = i < num_ids && tier_n[i] == HOST_TIER;
+  if (i < num_ids) flag[i] = tier_n[i] == HOST_TIER;
 }
 
 // Ids of the missed rows, in their order.

@@ -23,6 +23,8 @@ from storage.cache.device_slots import DeviceSlots
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicOptions
 from storage.cache.tiers import FeatureTiers
+from tests.cudasim.build import GXX
+from tests.cudasim.launcher import SimLauncher
 from tests.gpu.checks import held_tier
 from tests.graphs import cached_topology, power_law_graph, seed_batches, topologies
 
@@ -173,6 +175,23 @@ def test_gather_rows(launcher: Launcher, data: st.DataObject, width: int, dtype:
     address_n, _ = row_addresses(launcher, table, *where)
     bases = [launcher.address(on_device[t]) + int(row) * on_device[t].strides[0] for t, row in places]
     assert launcher.to_host(address_n).tolist() == bases
+
+
+@pytest.mark.skipif(GXX is None, reason="g++ is not installed: the CUDA kernels are NOT tested here")
+@pytest.mark.parametrize(
+    ("width", "dtype", "word", "lanes"),
+    [(64, "f4", "uint4", 16), (128, "f4", "uint4", 32), (6, "f4", "u64", 4), (1, "f8", "u64", 1), (3, "f2", "u8", 8)],
+)
+def test_a_request_brings_as_much_of_a_row_as_it_can(
+    width: int, dtype: str, word: str, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, asked = SimLauncher(), list[tuple[str, ...]]()
+    monkeypatch.setattr(launcher, "run", lambda kernel, *_: asked.append(kernel.template))
+    rows = np.empty(4096, np.uint8)
+    tier = rows[-rows.ctypes.data % 16 :][: 2 * width * np.dtype(dtype).itemsize].view(dtype).reshape(2, width)
+    where = np.zeros(1, np.uint8), np.zeros(1, np.int64)
+    gather_rows(launcher, TierTable.of(launcher, [tier]), *where, tier[:1])
+    assert asked == [(word, str(lanes))]
 
 
 def test_a_row_outside_its_tier_is_refused(launcher: Launcher) -> None:
