@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +43,50 @@ def map_dataset(path: Path, extent: Extent, *, verify: bool) -> npt.NDArray[Any]
         for block in range(extent.num_blocks):
             check_block(path, extent, block, raw[block * extent.block_bytes : (block + 1) * extent.block_bytes])
     return raw.view(extent.dtype).reshape(extent.shape)
+
+
+def hold_dataset(path: Path, extent: Extent) -> tuple[npt.NDArray[Any], int]:
+    """Read a dataset once into memory that other processes map as well, by `map_held`.
+
+    For memory that a GPU's driver pins: pinning a map of the store itself copies each of its pages, once a process.
+
+    Parameters
+    ----------
+    path : Path
+        Store file.
+    extent : Extent
+        Where the dataset lies.
+
+    Returns
+    -------
+    array in the dataset's shape and type
+        Writing to it changes what the others see.
+    int
+        Descriptor of the memory, which the caller closes.
+
+    Raises
+    ------
+    ChecksumMismatchError
+        If a block is damaged.
+    """
+    descriptor = os.memfd_create(path.name)
+    try:
+        os.ftruncate(descriptor, extent.nbytes)
+        held = map_held(descriptor, extent)
+        held[...] = map_dataset(path, extent, verify=True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return held, descriptor
+
+
+def map_held(descriptor: int, extent: Extent) -> npt.NDArray[Any]:
+    """Map what `hold_dataset` has read, here or in the process that this one was started by.
+
+    Returns
+    -------
+    array in the dataset's shape and type
+    """
+    if not extent.nbytes:
+        return np.empty(extent.shape, extent.dtype)
+    return np.frombuffer(mmap.mmap(descriptor, extent.nbytes), extent.dtype).reshape(extent.shape)

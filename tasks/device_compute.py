@@ -159,8 +159,8 @@ class DeviceCompute:
         launcher, graph = self._launcher, self._source.graph
         if is_pinned:
             return DeviceTopology.place(launcher, graph, graph.indices)
-        # Offsets are counted among the needs already, and so is the adjacency cache, which all lists make needless.
-        if self.needs.total - adjacency_device_bytes(graph) + graph.indices.nbytes <= launcher.free_bytes():
+        # The adjacency cache, which is among the needs, stays beside them: what is read of it is told as on the CPU.
+        if self.needs.total + graph.indices.nbytes <= launcher.free_bytes():
             _logger.info("all adjacency lists are kept on the GPU, as there is room")
             return DeviceTopology.place(launcher, graph)
         _logger.info("the CPU samples: not all adjacency lists fit the GPU, and host memory is not pinned")

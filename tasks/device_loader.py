@@ -19,7 +19,7 @@ from kernels.cuda.launch import DeviceLauncher
 from kernels.cuda.tiers import DeviceTiers, RowGroup
 from kernels.mfg import IdArray, SuperBatch
 from storage.errors import MachineError
-from tasks.epoch_stream import CLOSE_S, POLL_S, LoadStats, MiniBatch
+from tasks.epoch_stream import POLL_S, LoadStats, MiniBatch
 
 _MOST_LOADED = 2
 """Super-batches whose rows are on the device: the one that trains and the one that is made or waits."""
@@ -147,9 +147,18 @@ class DeviceStream:
             self._free.release()
 
     def close(self) -> None:
-        """Stop loading; safe to call twice, and from the consumer at any time."""
+        """Stop loading; safe to call twice, and from the consumer at any time.
+
+        Raises
+        ------
+        MachineError
+            If the loading thread does not end: what it reads must not be given back.
+        """
         self._stopped.set()
-        self._thread.join(CLOSE_S)
+        # A thread that compiles takes its time.
+        self._thread.join(self._loader.stall_timeout_s)
+        if self._thread.is_alive():
+            raise MachineError(f"loading has not ended for {self._loader.stall_timeout_s:g} s: does the GPU hang?")
         self._finish()
         if self._taken < len(self._batches):  # rows that nobody took may still be on their way
             with self._loader.launcher.on("gather"):

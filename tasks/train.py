@@ -101,7 +101,7 @@ def _train_in_memory(run: RunContext, path: Path, checkpoint: Path) -> TrainResu
     plan, digest = cache.path(PLAN_FILE), cache.digest
     data = load_training_data(path, plan, shared=options.workers > 1, on_gpu=options.backend == "cuda")
     with (
-        worker_team(path, plan, options, data_digest=digest, directory=checkpoint.parent) as peers,
+        worker_team(path, plan, options, data_digest=digest, directory=checkpoint.parent, held=data.held) as peers,
         progress(TRAIN, "epochs") as advance,
     ):
         return train(

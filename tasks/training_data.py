@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from storage.cache.tiers import FeatureTiers, cached_topology
 from storage.content_checks import check_adjacency
 from storage.errors import InputError
 from storage.graph_store import FEATURES, INDICES, INDPTR, LABELS, GraphStore
-from storage.mapped import map_dataset
+from storage.mapped import hold_dataset, map_dataset, map_held
 from tasks.objective import Labels
 from tasks.training_types import Splits
+
+_PINNED = (INDICES, FEATURES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,18 @@ class LoadedData:
     """Of all nodes."""
     num_classes: int
     """Classes, or labels of a multi-label task."""
+    held: dict[str, int]
+    """Descriptors of the arrays that this process holds for workers, by dataset; they live as long as it does."""
 
 
 def load_training_data(
-    store_path: Path, plan_path: Path, *, shared: bool = False, verify: bool = True, on_gpu: bool = False
+    store_path: Path,
+    plan_path: Path,
+    *,
+    shared: bool = False,
+    verify: bool = True,
+    on_gpu: bool = False,
+    held: Mapping[str, int] | None = None,
 ) -> LoadedData:
     """Open a store and a plan and fill the tiers.
 
@@ -49,11 +60,14 @@ def load_training_data(
     store_path, plan_path : Path
     shared : bool
         Map features and topology, so that processes share one copy in the page cache; otherwise they are read past
-        it into this process's own memory. The device tier is this process's own either way.
+        it into this process's own memory. The device tier is this process's own either way. With `on_gpu`, what GPUs
+        read in place is read once, into memory that all map.
     verify : bool
         Check what is mapped against its checksums; what is read always is.
     on_gpu : bool
         Whether a GPU is to hold the rows of the plan: no host memory stands in for it then.
+    held : mapping, optional
+        `LoadedData.held` of the process that started this one, whose descriptors it was given.
 
     Raises
     ------
@@ -62,7 +76,7 @@ def load_training_data(
     StorageError
         If a file is damaged.
     """
-    plan = CachePlan.load(plan_path)
+    plan, holds = CachePlan.load(plan_path), dict[str, int]()
     with GraphStore.open(store_path) as store:
         has_labels = store.has(LABELS) or store.info.is_multi_label
         if not store.has(FEATURES) or not has_labels:
@@ -72,6 +86,11 @@ def load_training_data(
             )
 
         def large(name: str) -> npt.NDArray[Any]:
+            if held and name in held:
+                return map_held(held[name], store.extent(name))
+            if shared and on_gpu and name in _PINNED:
+                array, holds[name] = hold_dataset(store.path, store.extent(name))
+                return array
             if shared:
                 return map_dataset(store.path, store.extent(name), verify=verify)
             return store.reader(name).read_all()
@@ -91,4 +110,5 @@ def load_training_data(
             Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test")),
             NodeDegrees(np.diff(indptr), store.read_out_degree()),
             store.info.num_classes,
+            holds,
         )

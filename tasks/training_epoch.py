@@ -69,7 +69,8 @@ class EpochTrainer:
         with ExitStack() as opened:
             self._compute = build_compute(data, options, self.degrees, peers.rank)
             opened.callback(self._compute.close)
-            self.model: GnnModel = build_model(self.spec, seed=options.seed).to(self._compute.device)
+            with self._compute.stream():
+                self.model: GnnModel = build_model(self.spec, seed=options.seed).to(self._compute.device)
             self.optimizer = build_optimizer(self.model, options)
             self._loader = self._compute.new_loader(Purpose.TRAIN)
             opened.callback(self._loader.close)
@@ -137,7 +138,8 @@ class EpochTrainer:
                 weight = self.objective.weight(seeds)
                 num_own = len(range(first + peers.rank, min(first + per_step, len(batches)), peers.size))
                 rate = learning_rate(options, epoch * len(firsts) + number, len(firsts))
-                loss_sum += weight * self._step(islice(loaded, num_own), epoch, first, weight, rate)
+                with self._compute.stream():
+                    loss_sum += weight * self._step(islice(loaded, num_own), epoch, first, weight, rate)
                 weight_sum += weight
         train_s = time.perf_counter() - start - stream.stats.wait_s
         costs = self._total(stream.stats, self._compute.feature_reads.since(before))
@@ -167,13 +169,12 @@ class EpochTrainer:
         """Add the gradient of one mini-batch's share of the step's loss; returns the share, which nobody waits for."""
         sample, bfloat16 = batch.sample, self._options.precision == "bfloat16"
         identity, device = (self._options.seed, epoch, sample.batch_index), self._compute.device.type
-        with self._compute.stream():
-            degrees_S = self._compute.degrees(sample)
-            with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
-                logits = self.model(sample.hops, batch.rows, degrees_S, dropout_identity=identity)
-            loss: Tensor = self.objective.loss_sum(logits.float(), batch.seed_nodes) / weight
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss.detach()
+        degrees_S = self._compute.degrees(sample)
+        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
+            logits = self.model(sample.hops, batch.rows, degrees_S, dropout_identity=identity)
+        loss: Tensor = self.objective.loss_sum(logits.float(), batch.seed_nodes) / weight
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def _shared(self, losses: list[float], observed: list[Tensor]) -> tuple[list[float], list[Tensor]]:
         """Add up the gradients of all processes, by rank; returns the losses and statistics of all, by batch index."""

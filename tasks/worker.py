@@ -44,6 +44,10 @@ class Job:
     """Number of the worker, from 1 on."""
     parent: int
     """Process id of rank 0."""
+    gpus: int
+    """GPUs of the machine that rank 0 sees; a worker sees the one that it takes."""
+    held: dict[str, int]
+    """`LoadedData.held` of rank 0."""
 
     def to_json(self) -> str:
         """One line of text."""
@@ -69,22 +73,27 @@ def main() -> None:
     if os.getppid() != job.parent:  # it died before we could ask
         sys.exit(1)
     data = load_training_data(
-        job.store_path, job.plan_path, shared=True, verify=False, on_gpu=job.options.backend == "cuda"
+        job.store_path,
+        job.plan_path,
+        shared=True,
+        verify=False,
+        on_gpu=job.options.backend == "cuda",
+        held=job.held,
     )
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
-    peers = meet(job.meeting_file, job.rank, job.options, _PATIENCE_S)
-    train_along(
-        data.topology,
-        data.features,
-        data.labels,
-        data.splits,
-        data.degrees,
-        job.options,
-        peers,
-        num_classes=data.num_classes,
-        data_digest=job.data_digest,
-    )
+    with meet(job.meeting_file, job.rank, job.options, job.gpus, _PATIENCE_S) as peers:
+        train_along(
+            data.topology,
+            data.features,
+            data.labels,
+            data.splits,
+            data.degrees,
+            job.options,
+            peers,
+            num_classes=data.num_classes,
+            data_digest=job.data_digest,
+        )
 
 
 if __name__ == "__main__":

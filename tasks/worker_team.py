@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from kernels.cuda.probe import VISIBLE, visible_device
 from storage.errors import MachineError
 from tasks.nccl import meet
 from tasks.peers import Alone, Peers
@@ -32,7 +34,13 @@ _NOTICE_S = 2.0  # between a broken connection and the end of the process that b
 
 @contextlib.contextmanager
 def worker_team(
-    store_path: Path, plan_path: Path, options: TrainOptions, *, data_digest: str, directory: Path
+    store_path: Path,
+    plan_path: Path,
+    options: TrainOptions,
+    *,
+    data_digest: str,
+    directory: Path,
+    held: Mapping[str, int] | None = None,
 ) -> Iterator[Peers]:
     """Start `options.workers` - 1 processes that open the same store; they end with the block.
 
@@ -44,6 +52,8 @@ def worker_team(
         As that of `train`.
     directory : Path
         For files that last as long as the team: where the processes meet, and what they write to standard error.
+    held : mapping, optional
+        `LoadedData.held`: what workers map instead of reading it.
 
     Yields
     ------
@@ -62,6 +72,7 @@ def worker_team(
     with tempfile.TemporaryDirectory(prefix="workers-", dir=directory) as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         workers: list[_Worker] = []
+        gpus = torch.cuda.device_count() if options.backend == "cuda" else 0
         for rank in range(1, options.workers):
             job = Job(
                 store_path.absolute(),
@@ -71,12 +82,16 @@ def worker_team(
                 (folder / "meeting").absolute(),
                 rank,
                 os.getpid(),
+                gpus,
+                dict(held or {}),
             )
             workers.append(stack.enter_context(_started(job, folder / f"worker-{rank}.log")))
         for worker in workers:
             worker.wait_until_ready(options.stall_timeout_s)
         _logger.info("training in %d processes", options.workers)
-        yield _Rank0(folder / "meeting", workers, options)
+        rank0 = _Rank0(workers, options)
+        stack.enter_context(rank0.meeting(folder / "meeting", options, gpus))
+        yield rank0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +129,24 @@ class _Worker:
 class _Rank0:
     """The group as rank 0 sees it: a failed exchange is explained by the worker that caused it."""
 
-    def __init__(self, meeting_file: Path, workers: list[_Worker], options: TrainOptions) -> None:
+    def __init__(self, workers: list[_Worker], options: TrainOptions) -> None:
         self._workers, self._timeout_s = workers, options.stall_timeout_s
+        self._peers: Peers = Alone()
         self.rank, self.size = 0, options.workers
-        with self._explained():
-            self._peers = meet(meeting_file, 0, options, options.stall_timeout_s)
-        self.place = self._peers.place
+
+    @property
+    def place(self) -> torch.device:
+        """Where gradients meet."""
+        return self._peers.place
+
+    @contextlib.contextmanager
+    def meeting(self, meeting_file: Path, options: TrainOptions, gpus: int) -> Iterator[None]:
+        """Be one of the group for as long as the block lasts."""
+        with contextlib.ExitStack() as met:
+            with self._explained():
+                peers = meet(meeting_file, 0, options, gpus, options.stall_timeout_s, look=self._look)
+                self._peers = met.enter_context(peers)
+            yield
 
     def exchange(self, values: Tensor) -> list[Tensor]:
         """Give values to all and return everybody's, by rank."""
@@ -133,22 +160,32 @@ class _Rank0:
         except MachineError as error:
             deadline = time.monotonic() + _NOTICE_S
             while time.monotonic() < deadline:
-                for worker in self._workers:
-                    if worker.process.poll() is not None:
-                        raise worker.epitaph() from error
+                try:
+                    self._look()
+                except MachineError as epitaph:
+                    raise epitaph from error
                 time.sleep(_POLL_S)
             raise MachineError(
                 f"no worker has died, but one has not answered for {self._timeout_s:g} s: "
                 "is the machine overloaded or swapping?"
             ) from error
 
+    def _look(self) -> None:
+        for worker in self._workers:
+            if worker.process.poll() is not None:
+                raise worker.epitaph()
+
 
 @contextlib.contextmanager
 def _started(job: Job, log_file: Path) -> Iterator[_Worker]:
     """Start a worker in a session of its own, so that Ctrl-C reaches rank 0 alone; end it with the block."""
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))),
-    }
+    environment = (
+        os.environ
+        | ({VISIBLE: visible_device(job.rank % job.gpus)} if job.gpus else {})
+        | {
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))),
+        }
+    )
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tasks.worker"],  # no module comes from the caller's directory
@@ -158,6 +195,7 @@ def _started(job: Job, log_file: Path) -> Iterator[_Worker]:
             stderr=log,
             text=True,
             start_new_session=True,
+            pass_fds=tuple(job.held.values()),
         )
     try:
         assert process.stdin is not None

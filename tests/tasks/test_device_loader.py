@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from kernels.cuda.tiers import RowGroup
 from kernels.mfg import TierReads
+from storage.errors import MachineError
 from tasks.device_loader import DeviceLoader
 
 
@@ -87,3 +89,15 @@ def test_whoever_leaves_in_mid_super_batch_waits_for_what_reads_it(device: _Devi
             batches.close()
             assert device.finished == 1
     assert device.finished == 2  # the loading stream as well, whose rows nobody took
+
+
+def test_a_loading_thread_that_does_not_end_is_an_error(device: _Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it may still read must not be given back in silence."""
+    hangs = threading.Event()
+    monkeypatch.setattr(device, "gather_group", lambda groups: hangs.wait(20))
+    stream = DeviceLoader(device, device, device, superbatch=2, stall_timeout_s=0.2).epoch([np.array([0])], epoch=0)
+    try:
+        with pytest.raises(MachineError, match=r"has not ended for 0\.2 s"):
+            stream.close()
+    finally:
+        hangs.set()

@@ -169,10 +169,13 @@ def test_without_pinning_and_room_the_cpu_samples(
     data: Data, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = replace(OPTIONS, epochs=1)
+    enough = _needs(data, options, monkeypatch).total + data.topology.indices.nbytes
     with caplog.at_level("INFO"):
-        launcher = _Unpinned(_needs(data, options, monkeypatch).total)
-        _same(_on_device(data, options, launcher), data.train(options, cached=90))
+        _same(_on_device(data, options, _Unpinned(enough - 1)), data.train(options, cached=90))
     assert "the CPU samples: not all adjacency lists fit" in caplog.text
+    with caplog.at_level("INFO"):
+        _on_device(data, options, _Unpinned(enough))
+    assert "all adjacency lists are kept on the GPU" in caplog.text
 
 
 class _Small(SimLauncher):
@@ -217,6 +220,16 @@ class _Full(SimLauncher):
 def test_a_full_gpu_says_what_to_lower(data: Data) -> None:
     with pytest.raises(MachineError, match=r"the GPU's memory is full: lower sampling.superbatch.*2\.00 GiB"):
         _on_device(data, OPTIONS, _Full())
+
+
+@pytest.mark.parametrize("place", ["torch.optim.Adam.step", "tasks.training_epoch.EpochTrainer._shared"])
+def test_so_does_one_that_a_step_fills(data: Data, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(MachineError, match="the GPU's memory is full"):
+        _on_device(data, OPTIONS)
 
 
 def test_errors_of_the_loading_thread_reach_the_caller(data: Data) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from storage.cache.plan import build_plan
 from storage.cache.profile import profile_accesses
 from storage.errors import ChecksumMismatchError, MachineError
-from storage.graph_store import FEATURES, GraphStore, write_store
-from storage.mapped import map_dataset
+from storage.graph_store import FEATURES, INDICES, GraphStore, write_store
+from storage.mapped import hold_dataset, map_dataset
 from tasks import nccl
 from tasks.gloo import GlooPeers
 from tasks.trainer import train
@@ -188,8 +189,28 @@ def test_workers_die_with_rank_0(files: Files, tmp_path: Path) -> None:
 
 def test_a_job_survives_the_way_to_the_worker() -> None:
     options = replace(WORKERS, class_weights=(1.0, 2.0), checkpoint_path=Path("a/b.pt"))
-    job = Job(Path("s"), Path("p"), options, "d", Path("m"), 1, os.getpid())
+    job = Job(Path("s"), Path("p"), options, "d", Path("m"), 1, os.getpid(), 2, {FEATURES: 9})
     assert Job.from_json(job.to_json()) == job
+
+
+def test_workers_map_what_rank_0_holds(files: Files) -> None:
+    """Once in memory for all, as GPUs want it: none has pages of its own, and none reads the store for it."""
+    options = replace(WORKERS, epochs=1)
+    expected = files.train(options)
+    data = load_training_data(files.store, files.plan, shared=True, on_gpu=True)
+    assert set(data.held) == {INDICES, FEATURES}
+    parts = (data.topology, data.features, data.labels, data.splits, data.degrees, options)
+    with worker_team(
+        files.store, files.plan, options, data_digest="d", directory=files.folder, held=data.held
+    ) as peers:
+        found = train(*parts, num_classes=data.num_classes, data_digest="d", peers=peers)
+    assert all(torch.equal(weights, found.state_dict[name]) for name, weights in expected.state_dict.items())
+    again = load_training_data(files.store, files.plan, shared=True, held=data.held)
+    data.features.source_ND[3] = 77
+    assert (again.features.source_ND[3] == 77).all()
+    assert np.array_equal(again.topology.indices, data.topology.indices)
+    for descriptor in data.held.values():
+        os.close(descriptor)
 
 
 class TestMaps:
@@ -219,3 +240,5 @@ class TestMaps:
                 file.write(b"\xff\xff")
             with pytest.raises(ChecksumMismatchError, match="block 1 of features/x"):
                 map_dataset(copy, extent, verify=True)
+            with pytest.raises(ChecksumMismatchError, match="block 1 of features/x"):
+                hold_dataset(copy, extent)
