@@ -68,8 +68,8 @@ class TrainingConfig(Section):
     """Mini-batches whose gradients add up to one step, each weighted by its seed nodes."""
     workers: int = Field(1, ge=1, le=64)
     """Processes on this machine that train together: step s takes mini-batches s*W to s*W+W-1, one a worker (times
-    `accumulate`). Each opens the store itself; features and topology are shared through the page cache, a device tier
-    is held by each."""
+    `accumulate`). Each opens the store itself; features and topology are shared through the page cache (for
+    GPUs, in memory that all map), a device tier is held by each."""
     metric: Literal["accuracy", "macro_f1", "roc_auc"] = "accuracy"
     """What chooses the best epoch on the validation nodes and ends training early."""
     patience: int | None = Field(None, ge=1)

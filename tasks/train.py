@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ def _train_in_memory(run: RunContext, path: Path, checkpoint: Path) -> TrainResu
     plan, digest = cache.path(PLAN_FILE), cache.digest
     data = load_training_data(path, plan, shared=options.workers > 1, on_gpu=options.backend == "cuda")
     with (
+        closing(data),
         worker_team(path, plan, options, data_digest=digest, directory=checkpoint.parent, held=data.held) as peers,
         progress(TRAIN, "epochs") as advance,
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,13 @@ class LoadedData:
     num_classes: int
     """Classes, or labels of a multi-label task."""
     held: dict[str, int]
-    """Descriptors of the arrays that this process holds for workers, by dataset; they live as long as it does."""
+    """Descriptors of the arrays that this process holds for workers, by dataset, until `close`."""
+
+    def close(self) -> None:
+        """Hold nothing for workers that are yet to start; what is mapped stays."""
+        for descriptor in self.held.values():
+            os.close(descriptor)
+        self.held.clear()
 
 
 def load_training_data(

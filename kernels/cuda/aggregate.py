@@ -23,7 +23,7 @@ _WIDE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowSource:
     """Rows to read: in one matrix, or one by one at their addresses."""
 
     base: int
@@ -53,7 +53,7 @@ def sum_rows(
     launcher: Launcher,
     indptr: Array,
     indices: Array,
-    rows: Rows,
+    rows: RowSource,
     factors: Factors,
     *,
     own_from: int = 0,
@@ -66,7 +66,7 @@ def sum_rows(
     ----------
     launcher : Launcher
     indptr, indices : (num_dst + 1,) int64, (num_edges,) int32 on the device
-    rows : Rows
+    rows : RowSource
     factors : Factors
     own_from, own_to : int
         `out[d, own_to + j] += own[d] * h[d, own_from + j]`.
@@ -108,18 +108,18 @@ def transpose(launcher: Launcher, indptr: Array, indices: Array, num_src: int) -
     return exclusive_sum(launcher, counts), targets, edges
 
 
-def rows_at(address_S: Array, dtype: np.dtype[Any], width: int, kept: Any) -> Rows:
+def rows_at(address_S: Array, dtype: np.dtype[Any], width: int, kept: Any) -> RowSource:
     """Rows that lie in tiers, at addresses that the device reaches."""
-    return Rows(0, 0, address_S, _STORED[str(dtype)], width, kept)
+    return RowSource(0, 0, address_S, _STORED[str(dtype)], width, kept)
 
 
-def rows_in(launcher: Launcher, h_SF: Tensor) -> Rows:
+def rows_in(launcher: Launcher, h_SF: Tensor) -> RowSource:
     """Rows of a matrix on the device."""
     rows = h_SF.detach().contiguous()
     array = from_torch(launcher, rows)
     stored = _STORED[str(array.dtype)]
     address = launcher.address(array) if array.size else 0
-    return Rows(address, array.strides[0], launcher.xp.empty(0, np.uint64), stored, rows.shape[1], rows)
+    return RowSource(address, array.strides[0], launcher.xp.empty(0, np.uint64), stored, rows.shape[1], rows)
 
 
 def device_factors(

@@ -198,7 +198,8 @@ def test_workers_map_what_rank_0_holds(files: Files) -> None:
     options = replace(WORKERS, epochs=1)
     expected = files.train(options)
     data = load_training_data(files.store, files.plan, shared=True, on_gpu=True)
-    assert set(data.held) == {INDICES, FEATURES}
+    held = dict(data.held)
+    assert set(held) == {INDICES, FEATURES}
     parts = (data.topology, data.features, data.labels, data.splits, data.degrees, options)
     with worker_team(
         files.store, files.plan, options, data_digest="d", directory=files.folder, held=data.held
@@ -209,8 +210,11 @@ def test_workers_map_what_rank_0_holds(files: Files) -> None:
     data.features.source_ND[3] = 77
     assert (again.features.source_ND[3] == 77).all()
     assert np.array_equal(again.topology.indices, data.topology.indices)
-    for descriptor in data.held.values():
-        os.close(descriptor)
+    data.close()
+    for descriptor in held.values():
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    assert (data.features.source_ND[3] == 77).all()
 
 
 class TestMaps:
