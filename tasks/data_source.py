@@ -97,6 +97,10 @@ class DataSource(Protocol):
     def features(self) -> Features:
         """Its features."""
 
+    @property
+    def may_keep_freed_memory(self) -> bool:
+        """Whether no budget needs it back at once."""
+
     def loader(self, options: TrainOptions, purpose: Purpose) -> Loader:
         """Make a loader; its user closes it."""
 

@@ -24,6 +24,8 @@ class InMemory:
     features : FeatureTiers
     """
 
+    may_keep_freed_memory = True
+
     def __init__(self, graph: Topology, features: FeatureTiers) -> None:
         self.graph, self.features = graph, features
 

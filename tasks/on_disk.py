@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.heap import give_back_large_arrays
 from kernels.mfg import IdArray, Sample, SuperBatch
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import ModelSpec
@@ -76,6 +77,9 @@ class OnDiskData:
 
 class OnDisk:
     """The data source of a graph on disk; `open_on_disk` makes one."""
+
+    may_keep_freed_memory = False
+    """Arrays of sampling, gathering and steps would add up with those of evaluation: measured, by a half."""
 
     def __init__(
         self,
@@ -167,6 +171,7 @@ def open_on_disk(
     StorageError
         If the store is damaged.
     """
+    give_back_large_arrays()
     with ExitStack() as stack:
         store = stack.enter_context(GraphStore.open(store_path))
         _require_columns(store)

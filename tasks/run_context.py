@@ -11,6 +11,7 @@ from typing import Any
 
 from conf.schema import PipelineConfig
 from kernels.backend import Backend
+from kernels.cpu.heap import give_back_large_arrays
 from storage.atomic import write_text
 from storage.leftovers import remove_partial_files
 from storage.locks import in_use, lock_file, locked
@@ -65,6 +66,8 @@ class RunContext:
         self.backend: Backend = backend or chosen_backend(config)
         self.config, self.tracking, self.parent = config, tracking, parent
         budgets = Budgets(config.host_budget, config.disk_budget)
+        if config.host_budget is not None:
+            give_back_large_arrays()
         self.artifacts = ArtifactStore(config.state_dir, budgets)
         self.input_digests = input_digests or InputDigests(config.state_dir, verify=verify_inputs)
         self.directory = config.state_dir / "runs" / parent.key

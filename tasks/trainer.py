@@ -120,7 +120,8 @@ def train_from(
     peers = _checked(peers, options)
     with ExitStack() as stack:
         stack.enter_context(_compute_threads(options))
-        stack.enter_context(kept_memory())
+        if source.may_keep_freed_memory:
+            stack.enter_context(kept_memory())
         training = _Training(data, options, peers, stack)
         resumed_epochs = training.resume()
         while not training.is_finished:

@@ -1,4 +1,4 @@
-"""Freed memory kept for reuse: each training step asks for the same large arrays again.
+"""What becomes of freed memory: kept for reuse where steps ask for the same arrays again, given back under a budget.
 
 By default glibc maps every array above 32 MiB anew and gives it back when it is freed, so that each step pays for the
 kernel's zeroing of pages once more: measured with three layers of width 128, a quarter of an epoch's CPU time.
@@ -14,6 +14,7 @@ from threading import Lock
 # `mallopt` parameters and their defaults (malloc.h, mallopt(3)).
 _TRIM_THRESHOLD, _DEFAULT_TRIM_THRESHOLD = -1, 128 << 10
 _MMAP_MAX, _DEFAULT_MMAP_MAX = -4, 65536
+_MMAP_THRESHOLD, _LARGE_BYTES = -3, 128 << 10
 _NEVER = 2**31 - 1
 
 _lock = Lock()
@@ -51,3 +52,15 @@ def _enter(change: int) -> None:
             libc.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
             libc.mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM_THRESHOLD)
             libc.malloc_trim(0)
+
+
+def give_back_large_arrays() -> None:
+    """Have arrays of 128 KiB and more go back to the system as soon as they are freed, from now on.
+
+    For a process with a budget: glibc otherwise raises the size above which it does so to that of the largest array
+    freed so far, up to 32 MiB, and keeps what is smaller. `kept_memory` goes before, while it lasts. Where the C
+    library is not glibc nothing happens.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)

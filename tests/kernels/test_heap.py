@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,3 +52,26 @@ def test_memory_goes_back_at_the_end() -> None:
         held = resident_bytes()
     assert held - resident_bytes() > SIZE // 2
     assert faults_of_one_array() >= 8
+
+
+def test_a_process_with_a_budget_keeps_no_large_array() -> None:
+    """In a process of its own: by then others have raised glibc's limit, or fixed it."""
+    code = """
+import numpy as np
+from kernels.cpu.heap import give_back_large_arrays
+from tests.kernels.test_heap import resident_bytes
+kept = []
+for told in (False, True):
+    if told:
+        give_back_large_arrays()
+    np.empty(8 << 20, np.uint8).fill(1)
+    arrays, between = [], []
+    for _ in range(8):
+        arrays.append(np.full(2 << 20, 1, np.uint8))
+        between.append(bytes(100_000))  # keeps the end of the heap in use
+    before = resident_bytes()
+    arrays.clear()
+    kept.append(16 * (1 << 20) - (before - resident_bytes()))
+assert kept[0] > 8 << 20 > 1 << 20 > kept[1], kept
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import MagicMock, patch
 
 from conf.load import load_config
+from kernels.cpu.heap import give_back_large_arrays
 from storage.graph_store import GraphStore
 from tasks.bounds import SamplingSizes
 from tasks.budgets import Budgets
@@ -100,6 +101,7 @@ FROM_DISK: dict[str, Any] = {
 def main() -> None:
     """Warm up, so that libraries and compiled code are there; then measure."""
     folder, case = Path(sys.argv[1]), json.loads(sys.argv[2])
+    give_back_large_arrays()  # as the first stage with a budget does; a warm-up has none
     for number, warm in enumerate(case["warm"]):
         with ExitStack() as stack:
             for name, planned in FROM_DISK.items() if number else ():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,11 +79,9 @@ def run(
         "stages": ["igb", [*settings(graph, budget), *others], stages],
         "group": str(group) if group else None,
     }
-    # A threshold that is set stays: else the allocator would keep arrays of up to 32 MiB that were freed.
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
     state = folder / f"state-{budget}-{group is not None}"
     command = [sys.executable, "-m", "tests.tasks.budgeted_stages", str(state), json.dumps(case)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
     measured: Measured = json.loads(done.stdout)
     return measured
@@ -117,6 +114,27 @@ def test_the_page_cache_does_not_help(quick_graph: tuple[Path, int], tmp_path: P
             assert group.peak_bytes > budget / 2, "the group was charged for what was done in it"
     except NoControlGroupsError as reason:
         pytest.skip(f"NOT TESTED: {reason}")
+
+
+def test_training_from_disk_keeps_a_quarter_without_the_page_cache(
+    quick_graph: tuple[Path, int], tmp_path: Path
+) -> None:
+    """Wide rows, and exact evaluation after training."""
+    graph, data_bytes = quick_graph
+    budget = data_bytes // 4
+    try:
+        with memory_group("garden-test") as group:
+            group.limit(int(SPARE * budget))
+            assert_kept(run(tmp_path, graph, budget, group.folder, stages=STAGES + 2, others=ON_DISK), budget)
+    except NoControlGroupsError as reason:
+        pytest.skip(f"NOT TESTED: {reason}")
+
+
+@pytest.mark.full
+def test_training_from_disk_keeps_an_eighth(quick_graph: tuple[Path, int], tmp_path: Path) -> None:
+    """At less, this graph's mini-batches do not fit."""
+    graph, data_bytes = quick_graph
+    assert_kept(run(tmp_path, graph, data_bytes // 8, stages=STAGES + 2, others=ON_DISK), data_bytes // 8)
 
 
 def test_predictions_keep_a_quarter_of_the_data(quick_graph: tuple[Path, int], tmp_path: Path) -> None:
