@@ -14,6 +14,8 @@ import numpy.typing as npt
 Metric = Literal["accuracy", "macro_f1", "roc_auc"]
 
 ScoreArray = npt.NDArray[Any]
+_SOFTMAX_BYTES = 1 << 18
+"""Of rows that are exponentiated at once."""
 TargetArray = npt.NDArray[np.int64] | npt.NDArray[np.int8]
 
 
@@ -76,12 +78,13 @@ def roc_auc(scores_nC: ScoreArray, targets: TargetArray) -> float | None:
         None where no class has both.
     """
     one_class = targets.ndim == 1
-    scores_nC = _softmax(scores_nC) if one_class else scores_nC
+    scale_n = _softmax_scale(scores_nC) if one_class else None
     areas = []
     for column in range(scores_nC.shape[1]):
         there_n = targets == column if one_class else targets[:, column] == 1
         known_n = np.ones(len(targets), np.bool_) if one_class else targets[:, column] >= 0
-        area = _area(scores_nC[known_n, column], there_n[known_n])
+        scores_n = scores_nC[known_n, column]
+        area = _area(scores_n if scale_n is None else _softmax_of(scores_n, *scale_n), there_n[known_n])
         areas += [] if area is None else [area]
     return float(np.mean(areas)) if areas else None
 
@@ -98,10 +101,24 @@ def _share(right: npt.NDArray[np.bool_]) -> float | None:
     return float(right.mean()) if right.size else None
 
 
-def _softmax(logits_nC: ScoreArray) -> npt.NDArray[np.float64]:
-    shifted = logits_nC.astype(np.float64) - logits_nC.max(axis=1, keepdims=True, initial=-np.inf)
-    exponent = np.exp(shifted)
-    probabilities: npt.NDArray[np.float64] = exponent / exponent.sum(axis=1, keepdims=True)
+def _softmax_scale(logits_nC: ScoreArray) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Largest logit of each row, and the sum of the exponents of the differences to it: no second table is made."""
+    num_nodes, num_classes = logits_nC.shape
+    largest_n, sum_n = np.empty(num_nodes), np.empty(num_nodes)
+    step = max(1, _SOFTMAX_BYTES // (8 * max(1, num_classes)))
+    for first in range(0, num_nodes, step):
+        part = slice(first, first + step)
+        wide_nC = logits_nC[part].astype(np.float64)
+        largest_n[part] = wide_nC.max(axis=1, initial=-np.inf)
+        sum_n[part] = np.exp(wide_nC - largest_n[part, None]).sum(axis=1)
+    return largest_n, sum_n
+
+
+def _softmax_of(
+    logits_n: ScoreArray, largest_n: npt.NDArray[np.float64], sum_n: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Softmax of one class."""
+    probabilities: npt.NDArray[np.float64] = np.exp(logits_n.astype(np.float64) - largest_n) / sum_n
     return probabilities
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from kernels.cpu.heap import give_back_large_arrays
 from kernels.mfg import IdArray, Sample, SuperBatch
 from kernels.nn.layers import NodeDegrees
-from kernels.nn.model import ModelSpec
+from kernels.nn.model import ModelSpec, build_model
 from kernels.rank_map import RankMap
 from kernels.rng import Purpose
 from kernels.sampler import shuffled_batches
@@ -35,12 +35,15 @@ from tasks.objective import Labels
 from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
 from tasks.tiled_inference import LEAST_TILE_BYTES, TiledInference, pieces_bytes, sets_bytes
 from tasks.training_types import Splits, TrainOptions
+from tasks.validation import scoring_bytes
 
 _logger = logging.getLogger(__name__)
 _PROBED = 2
 """Mini-batches that are sampled to learn how large they get."""
 _MARGIN = 1.15
 """How much larger than those others are expected to be, at most."""
+_MODEL_COPIES = 5
+"""Weights, gradients, both moments of Adam, the best epoch's weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class StorageOptions:
     disk_budget: int | None = None
     """Most bytes to spill at once; where it is set, samples stay in memory."""
     hyperbatch: int | None = None
-    """Mini-batches sampled and gathered together; None takes what fits."""
+    """Mini-batches sampled and gathered together; None takes as many as move the fewest bytes."""
     keep: Keep = "top"
     """Which rows the host cache keeps."""
 
@@ -180,7 +183,7 @@ def open_on_disk(
         degrees = stored_degrees(store) if options.kind == "gcn" else None
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
         sampled, list_bytes = _probe(store, splits.labelled(labels).train, options, cached_lists)
-        held = _held_bytes(store, labels, splits, degrees, len(cached_features), list_bytes)
+        held = _held_bytes(store, labels, splits, degrees, len(cached_features), list_bytes, spec)
         held += sets_bytes(spec, store.info.num_nodes, prepared=2)  # for the validation and for the test nodes
         plan, stats = _plan(store, options, storage, spec, sampled, len(splits.labelled(labels).train), held), IoStats()
         topology = stack.enter_context(
@@ -296,9 +299,18 @@ def _held_bytes(
     degrees: NodeDegrees | None,
     cached_rows: int,
     cached_list_bytes: int,
+    spec: ModelSpec,
 ) -> int:
-    """Bytes held from the first epoch to the last: labels and their mask, splits twice, degrees, the device tier."""
+    """Bytes held from the first epoch to the last: labels and their mask, splits twice, degrees, the device tier.
+
+    Also what evaluation takes that no tile counts: the model with its optimizer, and the scored nodes' outputs.
+    """
     split_bytes = splits.train.nbytes + splits.valid.nbytes + splits.test.nbytes
     degree_bytes = 0 if degrees is None else degrees.in_degree.nbytes + degrees.out_degree.nbytes
     device = cached_rows * store.info.feature_row_bytes + cached_list_bytes
-    return labels.nbytes + store.info.num_nodes + 4 * split_bytes + degree_bytes + device
+    device += RankMap.nbytes_for(store.info.num_nodes) if cached_rows else 0
+    scored = max(len(splits.valid), len(splits.test))  # one after the other
+    scoring = scoring_bytes(scored, spec.num_classes, many_labels=store.info.is_multi_label)
+    weights = sum(weight.nbytes for weight in build_model(spec, seed=0).parameters())
+    kept = labels.nbytes + store.info.num_nodes + 4 * split_bytes + degree_bytes + device
+    return kept + scoring + _MODEL_COPIES * weights

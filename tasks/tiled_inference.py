@@ -97,7 +97,8 @@ class TiledInference:
                 f"host_budget higher by at least {LEAST_TILE_BYTES - budget_bytes}"
             )
         self._topology, self._features, self._spec, self._degrees = topology, features, spec, degrees
-        self._nodes = None if nodes is None else nodes.astype(np.int64)
+        self._nodes = None if nodes is None else nodes.astype(np.int64, copy=False)
+        self._are_ascending = nodes is not None and bool(np.all(nodes[1:] > nodes[:-1]))
         self._directory, self._tile_bytes = directory, budget_bytes
         if nodes is None:
             self._needed = [RankMap.of_all(topology.num_nodes)] * (spec.num_layers + 1)
@@ -121,7 +122,7 @@ class TiledInference:
         adjacency_reads = TierReads(
             host_rows=self._lists_read, host_bytes=self._edges_read * self._topology.id_dtype.itemsize
         )
-        if self._nodes is not None:
+        if self._nodes is not None and not self._are_ascending:
             logits = logits[self._needed[-1].slots(self._nodes)]
         return Predictions(logits, feature_reads, adjacency_reads)
 

@@ -17,12 +17,33 @@ from tasks.metrics import Metric
 from tasks.objective import Objective
 from tasks.training_reports import Score
 
+_CLASS_BYTES = 8
+"""An output and its logarithmic softmax."""
+_LABEL_BYTES = 32
+"""An output, its target, both as numbers, its loss with two halves, what is known and right."""
+_SCORED_NODE_BYTES = 160
+"""A node's id, place and target; one class's scores while they are ranked."""
+
 
 class Validator(Protocol):
     """Scores models on one set of nodes."""
 
     def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score one model by its loss and some metrics."""
+
+
+def scoring_bytes(num_nodes: int, num_outputs: int, *, many_labels: bool) -> int:
+    """Bytes of the outputs of so many nodes while they are collected and scored, with all copies.
+
+    Parameters
+    ----------
+    num_nodes : int
+    num_outputs : int
+        Classes or labels.
+    many_labels : bool
+        Whether a node has many labels: then targets, known entries and losses are tables too.
+    """
+    return num_nodes * (num_outputs * (_LABEL_BYTES if many_labels else _CLASS_BYTES) + _SCORED_NODE_BYTES)
 
 
 class ExactValidator:
@@ -70,7 +91,9 @@ class SampledValidator:
                 logits.append(model(sample.hops, batch.rows, degrees_S))
                 nodes.append(sample.seed_nodes)
         all_nodes = np.concatenate(nodes).astype(np.int64, copy=False)
-        quality = self._objective.quality(torch.cat(logits), all_nodes, metrics)
+        all_logits = torch.cat(logits)
+        logits.clear()  # the metrics need the room
+        quality = self._objective.quality(all_logits, all_nodes, metrics)
         feature_reads, seconds = self._loader.features.reads.since(before), time.perf_counter() - start
         return Score(quality.metrics, quality.loss, seconds, feature_reads, stream.stats.adjacency_reads)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -76,3 +77,14 @@ def test_nothing_has_no_score(name: str) -> None:
         warnings.simplefilter("error")
         assert METRICS[name](np.empty((0, 3), np.float32), np.empty(0, np.int64)) is None
         assert name == "macro_f1" or METRICS[name](np.ones((2, 3)), np.full((2, 3), -1, np.int8)) is None
+
+
+def test_roc_auc_makes_no_second_table() -> None:
+    rng = np.random.default_rng(0)
+    scores, targets = rng.standard_normal((4000, 250)).astype(np.float32), rng.integers(0, 250, 4000)
+    tracemalloc.start()
+    try:
+        roc_auc(scores, targets)
+        assert tracemalloc.get_traced_memory()[1] < scores.nbytes // 2
+    finally:
+        tracemalloc.stop()

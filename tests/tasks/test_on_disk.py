@@ -148,6 +148,25 @@ def test_a_budget_too_small_names_one_that_does(tmp_path: Path, budget: int) -> 
     equal_outcomes(train_on_disk(tmp_path / "graph.h5", OPTIONS, budget=enough), data.train(OPTIONS))
 
 
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_outputs_of_scored_nodes_are_planned(tmp_path: Path, split: str) -> None:
+    """A split of many nodes and many classes: the tables of outputs and of their logarithms are in the budget."""
+    data, num_classes = community_data(), 5000
+    labels = data.labels.copy()
+    labels[0] = num_classes - 1
+
+    def planned(nodes: Any) -> int:
+        splits = {"train": data.splits.train, "valid": data.splits.valid[:9], "test": data.splits.test[:9]}
+        write_data(tmp_path / "graph.h5", data, labels=labels, splits=splits | {split: nodes})
+        storage = StorageOptions(host_budget=256 * MB, directory=tmp_path)
+        with open_on_disk(tmp_path / "graph.h5", NONE, NONE, OPTIONS, storage) as found:
+            assert found.num_classes == num_classes
+            return found.source.plan.parts["held"]
+
+    nodes = np.arange(len(labels))
+    assert planned(nodes) - planned(nodes[:9]) >= 2 * 4 * num_classes * (len(nodes) - 9)
+
+
 def skewed_data(num_nodes: int, num_train: int) -> Data:
     """Few nodes with many neighbors: mini-batches of few seeds differ in size many times."""
     data, rng = community_data(num_nodes), np.random.default_rng(0)
