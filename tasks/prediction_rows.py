@@ -123,6 +123,7 @@ def _plan_from_disk(head: Head, store: GraphStore, writing: int, memory_bytes: i
     info, block_bytes = store.info, store.info.block_bytes
     degrees = _DEGREE_BYTES * info.num_nodes if head.model.spec.needs_degrees else 0
     computing = pieces_bytes(head.model.spec, info.num_nodes) + RankMap.nbytes_for(info.num_nodes) + degrees
+    computing += sum(min(2 * block_bytes, store.nbytes(name)) for name in (ORIGINAL_ID, NEW_TO_OLD) if store.has(name))
     # Rows that change places are written when all are computed.
     always, writing = (SLACK_BYTES, writing) if store.has(NEW_TO_OLD) else (SLACK_BYTES + writing, 0)
     least_blocks = LEAST_BLOCKS * block_bytes
@@ -134,7 +135,8 @@ def _plan_from_disk(head: Head, store: GraphStore, writing: int, memory_bytes: i
         larger = topology_share(store, room)
         if _taken(larger) - _taken(share) <= (room - _taken(share, features, tile)) // 2:
             share = larger
-        features = max(least_blocks, min((DEFAULT_DEPTH + 2) * max(block_bytes, 1 << 20), room // 4))
+        wanted = min((DEFAULT_DEPTH + 2) * max(block_bytes, 1 << 20), room // 4, room - _taken(share) - tile)
+        features = max(least_blocks, wanted)
         tile = max(tile, min(room - _taken(share, features), _largest_tile(head, store)))
     scratch = spill_disk_bytes(info.num_nodes, _record_bytes(head, store))
     disk = scratch + max(table, inference_directory_bytes(head.model.spec, info.num_nodes))
@@ -196,11 +198,11 @@ def _from_disk(
         inference = TiledInference(
             topology, features, None, spec, degrees=degrees, budget_bytes=plan.tile, directory=scratch
         )
-        done = 0
+        done, ids_of = 0, _ids_in_turn(store)
         for tile in inference.stream(head.model):
             for part in _slices(len(tile), _row_bytes(head, store)):
                 rows = head.finish(tile[part]).numpy()
-                yield _stored_ids(store, done, done + len(rows)), rows
+                yield ids_of(done, done + len(rows)), rows
                 done += len(rows)
 
 
@@ -209,9 +211,9 @@ def _reordered(rows: Iterator[Rows], head: Head, store: GraphStore, scratch: Pat
     cut, id_dtype = _FLOAT_BYTES * head.width, _stored_ids(store, 0, 0).dtype
 
     def keyed() -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
-        done = 0
+        done, column = 0, _ColumnInTurn(store, NEW_TO_OLD)
         for ids, output in rows:
-            old = store.reader(NEW_TO_OLD).read_rows(done, done + len(ids)).astype(np.int64, copy=False)
+            old = column.take(done, done + len(ids)).astype(np.int64, copy=False)
             parts = (np.ascontiguousarray(part).view(np.uint8).reshape(len(ids), -1) for part in (output, ids))
             yield old, np.concatenate(list(parts), axis=1)
             done += len(ids)
@@ -220,6 +222,38 @@ def _reordered(rows: Iterator[Rows], head: Head, store: GraphStore, scratch: Pat
         for part in _slices(len(records), _row_bytes(head, store)):
             output, ids = (np.ascontiguousarray(half) for half in np.split(records[part], [cut], axis=1))
             yield ids.view(id_dtype).reshape(-1), output.view(np.float32)
+
+
+class _ColumnInTurn:
+    """A column whose rows are taken from front to back, a few at a time: each block is read once."""
+
+    def __init__(self, store: GraphStore, name: str) -> None:
+        self._reader = store.reader(name)
+        self._num_rows = self._reader.extent.shape[0]
+        self._block_bytes, self._row_bytes = store.info.block_bytes, self._reader.extent.row_bytes
+        self._rows, self._first = self._reader.read_rows(0, 0), 0
+
+    def take(self, first: int, last: int) -> npt.NDArray[Any]:
+        """Rows `first` to `last`, not included."""
+        parts = []
+        while True:
+            held = self._rows[max(0, first - self._first) : max(0, last - self._first)]
+            parts.append(held.copy())
+            first += len(held)
+            if first >= last:
+                return np.concatenate(parts)
+            self._first, self._rows = first, self._rows[:0].copy()  # the old ones go before others come
+            block = ((first + 1) * self._row_bytes - 1) // self._block_bytes
+            end = min(self._num_rows, (block + 1) * self._block_bytes // self._row_bytes)
+            self._rows = self._reader.read_rows(first, end)
+
+
+def _ids_in_turn(store: GraphStore) -> Callable[[int, int], npt.NDArray[Any]]:
+    """Give ids of consecutive nodes of the store, not yet decoded, asked for from front to back."""
+    for name in (ORIGINAL_ID, NEW_TO_OLD):
+        if store.has(name):
+            return _ColumnInTurn(store, name).take
+    return np.arange
 
 
 def _stored_ids(store: GraphStore, first: int, last: int) -> npt.NDArray[Any]:

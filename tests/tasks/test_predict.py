@@ -201,3 +201,44 @@ def test_model_data_comes_back(tmp_path: Path) -> None:
     assert ModelData.load(tmp_path / "elsewhere") is None
     options = described.reading_options()
     assert (options.symmetrize, options.self_loops, options.normalize_features) == (True, "remove", "row")
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv", "parquet"])
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
+def test_every_budget_above_the_smallest_will_do(
+    data: Data, tmp_path: Path, suffix: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction_rows, "_in_memory_bytes", lambda *_: 1 << 60)
+    topology = data.topology
+    parts = {"indptr": topology.indptr, "indices": topology.indices, "features": data.rows}
+    write_store(tmp_path / "graph.h5", **parts, block_bytes=block_bytes)
+    head = prediction_rows.Head.of(named("sage").model, hidden=False)
+    with GraphStore.open(tmp_path / "graph.h5") as store:
+
+        def planned(budget: int) -> int:
+            return prediction_rows.plan_prediction(head, store, Path(f"out.{suffix}"), budget).estimate.memory_bytes
+
+        smallest = planned(0)
+        for budget in range(smallest, smallest + (8 << 20), 64 << 10):
+            assert planned(budget) <= budget
+
+
+def test_blocks_of_ids_are_read_once(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integer ids and text that straddles blocks; whatever the pieces of output are."""
+    monkeypatch.setattr(prediction_rows, "_in_memory_bytes", lambda *_: 1 << 60)
+    monkeypatch.setattr(prediction_rows, "PART_BYTES", 100)
+    topology, times_read = data.topology, dict[str, float]()
+    parts = {"indptr": topology.indptr, "indices": topology.indices, "features": data.rows}
+    head = prediction_rows.Head.of(named("sage").model, hidden=False)
+    for name, ids in (("integers", IDS), ("text", NAMES)):
+        path = tmp_path / f"{name}.h5"
+        write_store(path, **parts, original_ids=ids, block_bytes=4096)
+        with GraphStore.open(path) as store:
+            plan = prediction_rows.plan_prediction(head, store, Path("out.npy"), 1 << 30)
+            found = [part for part, _ in prediction_rows.predicted_rows(head, store, plan, tmp_path)]
+            assert prediction_rows.original_ids(np.concatenate(found)).tolist() == ids.tolist()
+            read = store.reader(prediction_rows.ORIGINAL_ID).stats.counts().read_bytes
+            blocks = store.extent(prediction_rows.ORIGINAL_ID).num_blocks
+            times_read[name] = read / (4096 * blocks)
+    assert times_read["integers"] <= 1
+    assert times_read["text"] <= 2  # names straddle blocks
