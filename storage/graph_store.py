@@ -181,7 +181,7 @@ class GraphStore:
             return nodes.astype(np.int64)
         reader, order = self.reader(name), np.argsort(nodes, kind="stable")
         ids = np.empty(len(nodes), reader.extent.dtype)
-        block = nodes[order] * reader.extent.row_bytes // self.info.block_bytes
+        block = nodes[order].astype(np.int64) * reader.extent.row_bytes // self.info.block_bytes
         for place in np.split(order, np.flatnonzero(np.diff(block)) + 1):
             if len(place):
                 first, last = int(nodes[place[0]]), int(nodes[place[-1]])

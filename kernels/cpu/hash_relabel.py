@@ -61,7 +61,8 @@ def relabel_batch(uniq: IdArray, neighbors: IdArray, num_nodes: int) -> tuple[Id
     src: Any = np.empty(most + 1, uniq.dtype)
     local = np.empty(len(neighbors), np.int32)
     count = _number(uniq, neighbors, keys, places, src, local)
-    return src[:count].copy() if 2 * count < len(src) else src[:count], local
+    src.resize(count, refcheck=False)  # what a view leaves unused would stay in memory
+    return src, local
 
 
 @njit(nogil=True, cache=True, inline="always")

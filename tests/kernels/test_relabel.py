@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kernels import reference
 from kernels.cpu import relabel as relabel_module
+from kernels.cpu.hash_relabel import relabel_batch
 from kernels.cpu.relabel import relabel
 from kernels.cpu.stamps import StampTable
 from kernels.mfg import SampleTooLargeError
@@ -57,3 +58,9 @@ def test_more_sources_than_int32_counts_is_an_error_of_the_configuration(monkeyp
     ) as caught:
         relabel(nodes[:0], none, nodes, np.array([0, 40]), stamps=StampTable(50))
     assert caught.value.exit_code == 2
+
+
+def test_sources_hold_no_memory_beyond_their_own() -> None:
+    src, _ = relabel_batch(np.arange(60), np.repeat(np.arange(50, 100), 2), 200)
+    assert src.tolist() == list(range(100))
+    assert src.base is None

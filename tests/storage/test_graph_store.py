@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -205,3 +206,19 @@ def test_the_stored_table_covers_the_blocks(tmp_path: Path) -> None:
     table = store.block_nodes()
     assert table.shape == (store.extent(INDICES).num_blocks, 2)
     assert np.array_equal(table, nodes_of_blocks(written["indptr"], BLOCK_BYTES // 4, 10_000))
+
+
+def test_original_ids_far_apart_are_read_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of 32 bits whose ids lie beyond 4 GiB: nothing in between is read."""
+    read: list[tuple[int, int]] = []
+
+    def read_rows(begin: int, end: int) -> npt.NDArray[np.int64]:
+        read.append((begin, end))
+        return np.arange(begin, end)
+
+    write_small_store(tmp_path / "g.h5")
+    with GraphStore.open(tmp_path / "g.h5") as store:
+        wide = SimpleNamespace(extent=SimpleNamespace(dtype=np.dtype(np.int64), row_bytes=1 << 20), read_rows=read_rows)
+        monkeypatch.setattr(store, "reader", lambda _: wide)
+        assert store.read_original_ids_of(np.array([4096, 0], np.int32)).tolist() == [4096, 0]
+    assert read == [(0, 1), (4096, 4097)]
