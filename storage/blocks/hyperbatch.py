@@ -157,16 +157,12 @@ class HyperbatchSampler:
             self._seeded(first_batch + i * batch_step, nodes[begin:end])
             for i, (begin, end) in enumerate(pairwise(batch_ptr))
         ]
-        for hop, fanout in enumerate(reversed(self.fanouts)):
-            if hop:
-                growing = _fitting(growing, memory)
-            is_last = hop == len(self.fanouts) - 1
-            for piece in self._pieces(growing, fanout, memory):
-                self._expand(piece, hop, fanout, epoch, check_stop)
-                if is_last:
-                    yield from (one.finish() for one in piece)
-        if not self.fanouts:
-            yield from (one.finish() for one in growing)
+        for hop, fanout in enumerate(reversed(self.fanouts[1:])):
+            growing = self._expanded(growing, hop, fanout, epoch, memory, check_stop)
+        for piece in self._pieces(growing, self.fanouts[0], memory) if self.fanouts else [growing]:
+            if self.fanouts:
+                self._expand(piece, len(self.fanouts) - 1, self.fanouts[0], epoch, check_stop)
+            yield from (one.finish() for one in piece)
 
     def _seeded(self, index: int, seeds: IdArray) -> _Growing:
         uniq, inverse = self._number(seeds[:0], seeds)
@@ -174,20 +170,45 @@ class HyperbatchSampler:
 
     def _pieces(self, growing: list[_Growing], fanout: int, memory: SamplingMemory | None) -> Iterator[list[_Growing]]:
         """Consecutive mini-batches that can be expanded together within the memory, at least one."""
-        if memory is None:
+        if memory is None or not growing:
             yield growing
             return
-        # A list taken whole is of unknown length until its offset has been read.
-        edge = edge_bytes(self.topology.id_dtype.itemsize) * fanout if fanout > 0 else memory.work_bytes
-        piece, nbytes = list[_Growing](), 0
-        for one in growing:
-            needed = len(one.frontier) * (FRONTIER_BYTES + edge)
-            if piece and nbytes + needed > memory.work_bytes:
-                yield piece
-                piece, nbytes = [], 0
-            piece.append(one)
-            nbytes += needed
-        yield piece
+        edge = edge_bytes(self.topology.id_dtype.itemsize)
+        if fanout > 0:
+            node = FRONTIER_BYTES + fanout * edge
+            yield from _cut(growing, [node * len(one.frontier) for one in growing], memory.work_bytes)
+            return
+        # A list taken whole is as long as its offsets say: they are read first, of as many nodes as there is room for.
+        for part in _cut(growing, [FRONTIER_BYTES * len(one.frontier) for one in growing], memory.work_bytes):
+            needed = [
+                FRONTIER_BYTES * len(one.frontier) + edge * edges
+                for one, edges in zip(part, self._list_lengths(part), strict=True)
+            ]
+            yield from _cut(part, needed, memory.work_bytes)
+
+    def _list_lengths(self, growing: list[_Growing]) -> list[int]:
+        """Edges of each mini-batch if it takes the lists of its frontier whole."""
+        _, degree_U = self.topology.lists(np.concatenate([one.frontier for one in growing]))
+        ends = np.cumsum([len(one.frontier) for one in growing])
+        return [int(degree.sum()) for degree in np.split(degree_U, ends[:-1])]
+
+    def _expanded(
+        self,
+        growing: list[_Growing],
+        hop: int,
+        fanout: int,
+        epoch: int,
+        memory: SamplingMemory | None,
+        check_stop: Callable[[], None],
+    ) -> list[_Growing]:
+        """The first mini-batches after one more hop, as many as may be kept, at least one."""
+        done = list[_Growing]()
+        for piece in self._pieces(growing, fanout, memory):
+            self._expand(piece, hop, fanout, epoch, check_stop)
+            done += piece
+            if memory is not None and sum(one.nbytes for one in done) > memory.kept_bytes:
+                break
+        return _fitting(done, memory)
 
     def _expand(self, piece: list[_Growing], hop: int, fanout: int, epoch: int, check_stop: Callable[[], None]) -> None:
         """One hop of some mini-batches: their structures, and their next frontiers."""
@@ -216,6 +237,18 @@ class HyperbatchSampler:
 
     def _number(self, uniq: IdArray, neighbors: IdArray) -> tuple[IdArray, npt.NDArray[np.int32]]:
         return relabel_batch(uniq, neighbors, self.topology.num_nodes)
+
+
+def _cut(growing: list[_Growing], needed: list[int], most: int) -> Iterator[list[_Growing]]:
+    """Consecutive mini-batches that need no more bytes together, at least one."""
+    piece, nbytes = list[_Growing](), 0
+    for one, its_bytes in zip(growing, needed, strict=True):
+        if piece and nbytes + its_bytes > most:
+            yield piece
+            piece, nbytes = [], 0
+        piece.append(one)
+        nbytes += its_bytes
+    yield piece
 
 
 def _fitting(growing: list[_Growing], memory: SamplingMemory | None) -> list[_Growing]:

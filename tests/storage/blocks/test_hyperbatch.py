@@ -15,7 +15,7 @@ from kernels.mfg import IdArray, Sample, SuperBatch, TierReads
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
-from storage.blocks.hyperbatch import FRONTIER_BYTES, HyperbatchSampler, SamplingMemory
+from storage.blocks.hyperbatch import FRONTIER_BYTES, HyperbatchSampler, SamplingMemory, edge_bytes
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.tiers import cached_topology
 from storage.errors import ChecksumMismatchError, StorageError
@@ -126,6 +126,48 @@ def test_memory_ends_a_hyperbatch_and_bounds_what_is_expanded(
         assert expanded[:3] == [(4, 200), (4, 200), (2, 100)]
         assert sum(count for count, _ in expanded[3:]) == 10
         assert all(count == 1 or nodes * (FRONTIER_BYTES + 12 * 4) <= most for count, nodes in expanded[3:])
+
+
+def test_whole_lists_are_taken_for_as_many_mini_batches_as_fit(
+    hubs: tuple[GraphStore, Topology], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [np.arange(start, 2000, 40) for start in range(10)]
+    expanded: list[tuple[int, int]] = []
+    with StoredTopology(hubs[0], np.arange(0), buffer_bytes=1 << 20) as topology:
+
+        def counted(uniq: IdArray, ptr: npt.NDArray[np.int64], *arguments: Any, **options: Any) -> Any:
+            found = StoredTopology.sample_neighbors(topology, uniq, ptr, *arguments, **options)
+            expanded.append((len(ptr) - 1, len(uniq) * FRONTIER_BYTES + len(found[1]) * edge_bytes(4)))
+            return found
+
+        monkeypatch.setattr(topology, "sample_neighbors", counted)
+        sampler = HyperbatchSampler(topology, [-1], seed=3, purpose=Purpose.TRAIN)
+        list(sampler.each(batches, epoch=0, first_batch=0, memory=SamplingMemory(1 << 30, 1 << 30)))
+        ((count, most),) = expanded
+        assert count == 10
+        expanded.clear()
+        list(sampler.each(batches, epoch=0, first_batch=0, memory=SamplingMemory(most - 1, 1 << 30)))
+        assert len(expanded) == 2
+        assert sum(count for count, _ in expanded) == 10
+        assert all(nbytes < most for _, nbytes in expanded)
+
+
+def test_mini_batches_that_will_not_be_kept_are_not_expanded(
+    hubs: tuple[GraphStore, Topology], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [np.arange(start, 2000, 40) for start in range(10)]
+    expanded: list[int] = []
+    with StoredTopology(hubs[0], np.arange(0), buffer_bytes=1 << 20) as topology:
+
+        def counted(uniq: IdArray, ptr: npt.NDArray[np.int64], *arguments: Any, **options: Any) -> Any:
+            expanded.append(len(ptr) - 1)
+            return StoredTopology.sample_neighbors(topology, uniq, ptr, *arguments, **options)
+
+        monkeypatch.setattr(topology, "sample_neighbors", counted)
+        sampler = HyperbatchSampler(topology, [4, 12], seed=3, purpose=Purpose.TRAIN)
+        found = list(sampler.each(batches, epoch=0, first_batch=0, memory=SamplingMemory(1, 1)))
+    assert len(found) == 1
+    assert expanded == [1, 1]
 
 
 @pytest.fixture(scope="module")
