@@ -139,10 +139,14 @@ class HyperbatchStream:
             if item is None:
                 return
             self._ahead.release()
-            yield item.batch
-            if item.last_of is not None:
-                item.last_of.close()
-                self._open.discard(item.last_of)
+            # Whoever takes it alone holds it: its rows lie in a cache that may be given back once it is used.
+            last_of, given = item.last_of, [item.batch]
+            del item
+            yield given.pop()
+            if last_of is not None:
+                last_of.close()
+                self._open.discard(last_of)
+                del last_of
                 self._rows_held.release()
 
     def close(self) -> None:
@@ -212,10 +216,11 @@ class HyperbatchStream:
                 group = next(groups)
                 self._open.add(group)
                 self.stats.gather_s += time.perf_counter() - start
-                ends = sampled if done + len(group) == len(samples) else None
-                out.put((group, samples[done : done + len(group)], ends))
-                done += len(group)
-            del sampled, samples, ends, groups
+                own = samples[done : done + len(group)]
+                done += len(own)
+                out.put((group, own, sampled if done == len(samples) else None))
+                del group, own
+            del sampled, samples, groups
 
     def _deliver(self, out: queue.Queue[Any]) -> None:
         """Read what was spilled of one mini-batch after the other, one ahead of the consumer."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from storage.blocks.gathering import KEPT_ID_BYTES
 from storage.blocks.spill import SPARE_BUFFERS
 from storage.graph_store import FEATURES, INDICES, GraphStore
 from tasks.batch_sizes import BatchSizes
@@ -121,7 +122,7 @@ class Hyperbatches:
         lists = passes * self._touched(INDICES, count * sizes.frontier) / count
         if not info.feature_row_bytes:
             return lists
-        rows = cache // info.feature_row_bytes
+        rows = cache // (info.feature_row_bytes + KEPT_ID_BYTES)
         spilled = self._touched(FEATURES, count * sizes.nodes) / count
         spilled += 2 * info.feature_row_bytes * (sizes.nodes - self._hits(count, rows))
         together = min(count, rows // max(1, sizes.nodes))  # as many as need no spilling

@@ -76,12 +76,12 @@ class StoragePlan:
         return SamplingMemory(self.parts["sampling"], self.parts["samples"] // GENERATIONS_OF_IDS)
 
 
-def topology_share(store: GraphStore, budget: int) -> TopologyShare:
-    """An eighth of the budget for adjacency lists; offsets whole where a sixth holds them, else block-wise."""
+def topology_share(store: GraphStore, budget: int, *, may_be_whole: bool = True) -> TopologyShare:
+    """An eighth of the budget for adjacency lists; offsets whole where they may be and a sixth holds them."""
     block_bytes, whole = store.info.block_bytes, store.nbytes(INDPTR)
     least = LEAST_BLOCKS * block_bytes
     lists = max(least, min(budget // 8, _whole_blocks(store.nbytes(INDICES), block_bytes)))
-    if whole <= budget // 6:
+    if may_be_whole and whole <= budget // 6:
         return TopologyShare(lists, None, whole)
     buffer = max(least, min(budget // 16, _whole_blocks(whole, block_bytes)))
     return TopologyShare(lists, buffer, buffer)
@@ -101,9 +101,13 @@ class _Need:
     may_spill_samples: bool
 
     def topology(self, budget: int, sizes: BatchSizes) -> TopologyShare:
-        """A share of what mini-batches at hand leave of the budget."""
+        """A share of what mini-batches at hand leave of the budget; offsets block-wise where whole ones do not fit."""
         at_hand = sum(in_hand(sizes, self.threads, self.store.info.feature_row_bytes).values())
-        return topology_share(self.store, max(0, budget - at_hand - self.held))
+        left = max(0, budget - at_hand - self.held)
+        share = topology_share(self.store, left)
+        if share.indptr_buffer is None and self.smallest(sizes, sizes, share) > budget:
+            share = min(share, topology_share(self.store, left, may_be_whole=False), key=lambda one: one.indptr)
+        return share
 
     def fixed(self, sizes: BatchSizes, topology: TopologyShare) -> dict[str, int]:
         """Bytes that no hyperbatch changes."""
@@ -286,12 +290,15 @@ def check_bytes(plan: StoragePlan, found: BatchSizes, *, threads: int, row_bytes
     BudgetError
         Names a budget at which no mini-batch can be too large.
     """
-    kept = held_bytes(found, spills=plan.spills_samples)
-    needed = in_hand(found, threads, row_bytes) | {
+    waiting = {
+        "samples": GENERATIONS_OF_IDS * held_bytes(found, spills=plan.spills_samples),
         "sampling": work_bytes(found),
-        "samples": GENERATIONS_OF_IDS * kept,
     }
-    room = plan.budget - plan.total + sum(plan.parts[name] for name in needed)
+    # Others may fill what is planned for these two while this one is in hand; nothing is evaluated meanwhile.
+    needed = in_hand(found, threads, row_bytes) | {
+        name: max(plan.parts[name], nbytes) for name, nbytes in waiting.items()
+    }
+    room = plan.budget - plan.total + sum(plan.parts[name] for name in (*needed, "evaluation"))
     if (asked := sum(needed.values())) > room:
         raise BudgetError(
             f"a mini-batch of {found.nodes} input nodes and {found.edges} edges takes {asked} bytes and host_budget "

@@ -152,6 +152,7 @@ class EpochTrainer:
         for batch in own:
             taken.append(self._backward(batch, epoch, weight))
             observed.append(self.model.observed_statistics())
+            del batch  # else its rows stay in memory until the next one has come
         losses: list[float] = torch.stack(taken).tolist() if taken else []  # synchronize!
         losses, observed = self._shared(losses, observed)
         for position, loss in enumerate(losses):

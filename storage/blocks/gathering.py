@@ -32,6 +32,8 @@ from storage.blocks.spill import SPARE_BUFFERS, SpillFile, padded
 from storage.blocks.stored_features import NO_BITS, StoredFeatures
 from storage.errors import BudgetError, InputError
 
+KEPT_ID_BYTES = 8
+"""A row of the host cache while it is filled, beside the row."""
 Keep = Literal["top", "mean"]
 Rows = npt.NDArray[Any]
 _logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ class GatherOptions:
     """Memory and place for gathering; nothing here changes a row."""
 
     cache_bytes: int
-    """Most bytes of the host cache's rows."""
+    """Most bytes of the host cache's rows, and of their ids while it is filled."""
     spill_bytes: int
     """Most bytes of the buffers in front of the spill file."""
     directory: Path
@@ -95,11 +97,12 @@ class Group:
         spill: SpillFile | None,
     ) -> None:
         self._features, self._batches = features, batches
+        self._count = len(batches)
         self._cached, self._cache_CD, self._spill = cached, cache_CD, spill
 
     def __len__(self) -> int:
         """Number of mini-batches."""
-        return len(self._batches)
+        return self._count
 
     def rows(self, number: int) -> TieredRows:
         """Where the rows of one of the mini-batches lie; those that were spilled are read now."""
@@ -116,11 +119,11 @@ class Group:
         return TieredRows([features.device_CD, self._cache_CD, own_CD], tier_n, slot_n)
 
     def close(self) -> None:
-        """Give the spill file's space back."""
+        """Give the spill file's space back, and let go of ids and rows: no part of them is held as a view."""
         if self._spill is not None:
             self._spill.close()
             self._spill = None
-        self._cache_CD = self._cache_CD[:0]
+        self._batches, self._cache_CD = (), np.empty((0, self._features.width), self._features.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,9 @@ class Gatherer:
         self._check_stop = check_stop
         self._features, self._options = features, options
         self._count_N = np.zeros(features.num_nodes, np.uint16)
-        self._most_rows = options.cache_bytes // features.row_bytes if features.row_bytes else features.num_nodes
+        self._most_rows = features.num_nodes
+        if features.row_bytes:
+            self._most_rows = options.cache_bytes // (features.row_bytes + KEPT_ID_BYTES)
 
     def groups(self, batches: Sequence[IdArray]) -> Iterator[Group]:
         """Gather the rows of each mini-batch of a hyperbatch, in as many groups as cost the fewest bytes.

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from kernels.nn.model import ModelSpec, build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
-from storage.blocks.gathering import GatherOptions
+from storage.blocks.gathering import Gatherer, GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
 from storage.blocks.reader import BlockReader
 from storage.blocks.row_pieces import RowFile
@@ -31,7 +33,7 @@ from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
-from tasks.storage_memory import StoragePlan, plan_storage
+from tasks.storage_memory import StoragePlan, check_bytes, in_hand, plan_storage
 from tasks.tiled_inference import TiledInference
 from tasks.trainer import train_from
 from tasks.training_reports import TrainResult
@@ -235,9 +237,55 @@ def test_room_for_larger_mini_batches_is_kept_for_those_in_flight(tmp_path: Path
     assert not plan_for(tmp_path / "graph.h5", 48 * MB, 1, may_spill_samples=False).spills_samples
 
 
+@pytest.mark.parametrize("spills", [False, True])
+@pytest.mark.parametrize("hyperbatch", [None, 20])
+def test_a_mini_batch_in_hand_takes_nothing_of_those_that_wait(
+    tmp_path: Path, hyperbatch: int | None, *, spills: bool
+) -> None:
+    """What its rows take beyond their share is what nobody else uses meanwhile."""
+    rows, (indptr, indices) = np.zeros((2000, 64), np.float32), power_law_graph(2000, 20_000)
+    write_store(tmp_path / "graph.h5", indptr=indptr, indices=indices, features=rows)
+    plan = plan_for(tmp_path / "graph.h5", 130 * MB, 8, hyperbatch=hyperbatch, may_spill_samples=spills)
+    accepted = 0
+    for percent in range(100, 800, 2):
+        found = BatchSizes(20_000, 60_000, 10_000, 4, 200_000).times(percent / 100)
+        needed = in_hand(found, 2, 256)
+        try:
+            check_bytes(plan, found, threads=2, row_bytes=256)
+        except BudgetError:
+            break
+        accepted = percent
+        spare = plan.budget - plan.total + plan.parts["evaluation"]
+        assert sum(needed.values()) <= sum(plan.parts[name] for name in needed) + spare
+    assert 100 <= accepted < 798
+
+
+def test_every_budget_from_the_smallest_on_does(tmp_path: Path) -> None:
+    """Where offsets would be held whole, and nothing would be left of the budget, they stay on disk."""
+    num_nodes = 700_000
+    indptr, indices = np.arange(num_nodes + 1) * 2, np.arange(2 * num_nodes, dtype=np.int32) // 2
+    rows = np.zeros((num_nodes, 1), np.float32)
+    write_store(tmp_path / "graph.h5", indptr=indptr, indices=indices, features=rows, block_bytes=1 << 14)
+    for nodes in (60_000, 80_000, 100_000, 120_000):
+        sizes = BatchSizes(nodes, 3 * nodes, nodes // 3, 4, nodes * 4, nodes * 100)
+        with GraphStore.open(tmp_path / "graph.h5") as store:
+            plan = partial(
+                plan_storage, store, sizes=sizes, num_batches=500, kept_bytes=0, evaluation_bytes=MB, threads=2,
+                hyperbatch=16, largest=sizes.times(4),
+            )  # fmt: skip
+            with pytest.raises(BudgetError) as caught:
+                plan(1)
+            smallest = int(str(caught.value).split("at least ")[1].split(",")[0])
+            for budget in range(smallest, 2 * smallest, MB):
+                assert plan(budget).total <= budget
+
+
 @pytest.mark.parametrize("hyperbatch", [None, 1])
 def test_a_mini_batch_larger_than_planned_names_a_budget_that_does(tmp_path: Path, hyperbatch: int | None) -> None:
     data, options = skewed_data(20_000, 400), replace(OPTIONS, batch_size=4, epochs=1, fanouts=(100, 100))
+    data = replace(
+        data, rows=np.tile(data.rows, (1, 16))
+    )  # more than what evaluation leaves while nothing is evaluated
     write_data(tmp_path / "graph.h5", data)
     with pytest.raises(BudgetError) as caught:
         train_on_disk(tmp_path / "graph.h5", options, budget=1 * MB, hyperbatch=hyperbatch)
@@ -307,6 +355,37 @@ def test_an_epoch_left_early_closes_its_spill_files(tmp_path: Path, leaves_after
             while not open_spills() > before:
                 time.sleep(0.01)
         assert open_spills() == before
+
+
+def test_no_more_caches_are_held_than_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one hyperbatch is gathered, the cache of one other at most, however long the consumer waits."""
+    data, caches, gather, alive = community_data(1000), list[weakref.ref[Any]](), Gatherer._gather, list[int]()
+    write_data(tmp_path / "graph.h5", data)
+
+    def counted(gatherer: Gatherer, *arguments: Any) -> Any:
+        deadline = time.monotonic() + 1
+        while sum(cache() is not None for cache in caches) > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)  # the thread that reads may not have let go yet
+        alive.append(sum(cache() is not None for cache in caches))
+        group = gather(gatherer, *arguments)
+        caches.append(weakref.ref(group._cache_CD))
+        return group
+
+    monkeypatch.setattr(Gatherer, "_gather", counted)
+    store = GraphStore.open(tmp_path / "graph.h5")
+    with (
+        StoredTopology(store, NONE, buffer_bytes=MB) as topology,
+        StoredFeatures(store, NONE, buffer_bytes=MB) as features,
+    ):
+        sampler = HyperbatchSampler(topology, (4, 4), seed=0, purpose=Purpose.TRAIN)
+        loader = HyperbatchLoader(sampler, features, HyperbatchOptions(2, GatherOptions(MB, MB, tmp_path)))
+        with loader.epoch(np.array_split(data.splits.train, 12), epoch=0) as stream:
+            mini_batches = iter(stream)
+            for _ in range(12):
+                next(mini_batches)
+                time.sleep(0.02)  # others are gathered meanwhile
+    assert len(alive) == 6
+    assert max(alive) <= 1
 
 
 @pytest.mark.parametrize("slow", [FEATURES, INDICES])

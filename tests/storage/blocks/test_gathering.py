@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def gathered_bytes(
     """Bytes read, written, and read requests of blocks."""
     with StoredFeatures(store, np.arange(0), buffer_bytes=1 << 15) as features:
         before = features.stats.counts()
-        options = GatherOptions(cache_rows * 516, 1 << 20, folder, keep)  # type: ignore[arg-type]
+        options = GatherOptions(cache_rows * (516 + 8), 1 << 20, folder, keep)  # type: ignore[arg-type]
         for group in Gatherer(features, options).groups(batches):
             for i in range(len(group)):
                 group.rows(i)
@@ -184,3 +185,24 @@ def test_what_an_epoch_reads_is_counted_and_nothing_else(wide: GraphStore) -> No
         features.read_rows(np.arange(wide.info.num_nodes))
         whole = features.stats.counts().read_bytes
     assert 0 < features.epoch_io.read_bytes < whole / 2
+
+
+def test_a_closed_group_gives_its_cache_back(wide: GraphStore, tmp_path: Path) -> None:
+    with StoredFeatures(wide, np.arange(0), buffer_bytes=1 << 15) as features:
+        gatherer = Gatherer(features, GatherOptions(1 << 20, 1 << 20, tmp_path))
+        (group,) = gatherer.groups([np.arange(100)])
+        cache = weakref.ref(group.rows(0).tiers[1])
+        group.close()
+        assert cache() is None
+        assert len(group) == 1
+
+
+@pytest.mark.parametrize("width", [1, 129])
+def test_a_cache_and_its_ids_keep_within_their_bytes(tmp_path: Path, width: int) -> None:
+    store, cache_bytes = store_with_rows(tmp_path / "graph.h5", width, "float32", 4096, num_nodes=2000), 6000
+    with StoredFeatures(store, np.arange(0), buffer_bytes=1 << 15) as features:
+        gatherer = Gatherer(features, GatherOptions(cache_bytes, 1 << 20, tmp_path))
+        for group in gatherer.groups([np.arange(2000)]):
+            cached = len(group.rows(0).tiers[1])
+            assert 0 < cached * (4 * width + 8) <= cache_bytes
+            group.close()
