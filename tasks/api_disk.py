@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,9 @@ from storage.blocks.io_stats import IoStats
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan
+from storage.errors import MachineError
 from storage.graph_store import GraphStore
+from storage.leftovers import scratch_directory
 from tasks.api_batch import NodeColumns
 from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
@@ -120,7 +121,7 @@ def open_on_disk(
     )
     features = stack.enter_context(StoredFeatures(store, rows, buffer_bytes=plan.feature_buffer, stats=stats))
     sampler = _sampler(topology, options)
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".garden-loader-", dir=store.path.parent)))
+    directory = stack.enter_context(_scratch_beside(store.path))
     loader = HyperbatchLoader(
         sampler,
         features,
@@ -137,6 +138,27 @@ def open_on_disk(
         ),
     )
     return OpenOnDisk(topology, features, loader, columns, nodes, plan)
+
+
+@contextmanager
+def _scratch_beside(path: Path) -> Iterator[Path]:
+    """Make a directory for spill files beside the store; what killed loaders left there goes.
+
+    Raises
+    ------
+    MachineError
+        If nothing can be written there.
+    """
+    with ExitStack() as stack:
+        try:
+            directory = stack.enter_context(scratch_directory(path.parent, ".garden-loader-"))
+        except OSError as error:
+            raise MachineError(
+                f"{path.parent} cannot be written to ({error.strerror}), and a loader whose graph host_budget does not "
+                "hold keeps rows on disk beside the store: copy the store to a folder that can be written to, or set "
+                "host_budget higher"
+            ) from error
+        yield directory
 
 
 def _sampler(topology: StoredTopology, options: DiskOptions) -> HyperbatchSampler:

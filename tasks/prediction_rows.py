@@ -42,6 +42,7 @@ from tasks.tiled_inference import (
 Rows = tuple[npt.NDArray[Any], npt.NDArray[np.float32]]
 """Ids as the store has them (integers, or UTF-8 bytes) and output of consecutive nodes of the input."""
 _FLOAT_BYTES = 4
+_TEXT_VALUE_BYTES = 16  # -1.17549435e-38 and what separates it
 _NODE_BYTES = 64  # in memory: degrees, orders of nodes, scratch tables
 _DEGREE_BYTES = 16  # from disk: both degrees, int64 where there are 2**31 edges
 _CHUNKS = (DEFAULT_CHUNK_BYTES, 64 << 20, 16 << 20, 4 << 20, 1 << 20)
@@ -108,7 +109,9 @@ def plan_prediction(head: Head, store: GraphStore, out: Path, memory_bytes: int)
 
     Where not even that fits, the plan is the smallest there is, above `memory_bytes`.
     """
-    table = (_FLOAT_BYTES * (head.width + 4) + _id_bytes(store)) * store.info.num_nodes + SMALL_FILES_BYTES
+    value_bytes = _TEXT_VALUE_BYTES if out.suffix == ".csv" else _FLOAT_BYTES
+    row_bytes = value_bytes * (head.width + 4) + _id_bytes(store)
+    table = row_bytes * store.info.num_nodes + SMALL_FILES_BYTES
     for chunk_bytes in _CHUNKS:
         in_memory = PredictionPlan(
             Estimate(writing_bytes(out) + _in_memory_bytes(head, store, chunk_bytes), table), chunk_bytes

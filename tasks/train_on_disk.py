@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from conf.schema import PipelineConfig
 from storage.blocks.io_stats import IoCounts
 from storage.cache.plan import CachePlan
+from storage.errors import BudgetError, MachineError
 from storage.graph_store import GraphStore
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, available_memory
 from tasks.io_monitor import IoMonitor
@@ -70,6 +72,7 @@ def train_on_disk(
         keep=config.storage.keep,
     )
     with (
+        _blaming_free_memory(config, storage.host_budget),
         open_on_disk(store_path, plan.feature_ids, plan.adjacency_ids, options, storage) as data,
         IoMonitor(data.source.stats) as monitor,
     ):
@@ -101,6 +104,20 @@ def train_on_disk(
     plot_io(monitor.seconds, monitor.read_bytes, monitor.write_bytes, parts, picture)
     run.picture(picture)
     return result, sum(epoch_read_bytes) / len(epoch_read_bytes) if epoch_read_bytes else None
+
+
+@contextmanager
+def _blaming_free_memory(config: PipelineConfig, budget: int) -> Iterator[None]:
+    """Say so where not `host_budget` is too small, but what is free: to set it higher would not help."""
+    try:
+        yield
+    except BudgetError as error:
+        if error.needed is None or (config.host_budget is not None and budget >= int(config.host_budget)):
+            raise
+        raise MachineError(
+            f"training from disk needs {error.needed} bytes of memory and {budget} of those that are free may be "
+            "taken: free some, use a larger machine, or use smaller sampling.batch_size or fanouts"
+        ) from error
 
 
 def _log_io(run: RunContext, epoch: int, counts: IoCounts, train_read_bytes: int) -> None:

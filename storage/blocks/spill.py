@@ -188,11 +188,6 @@ class SpillWriter:
         self._spare = deque(range(num, num + SPARE_BUFFERS))
         self._writing: deque[tuple[Future[None], int]] = deque()
 
-    @staticmethod
-    def nbytes_for(num_segments: int, piece_bytes: int) -> int:
-        """Bytes of memory for so many segments."""
-        return (num_segments + SPARE_BUFFERS) * piece_bytes
-
     def flush(self, segment: int) -> None:
         """Send a segment's buffer to the disk and give it an empty one."""
         if not self._spare:

@@ -39,6 +39,7 @@ def write_arrays(
             file.attrs[name] = scalar
         for name, array in arrays:
             file.create_dataset(name, data=array).attrs["crc32"] = _crc32(array)
+            del array  # the next one is made while this one would be held
 
 
 def read_arrays(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 import threading
 import time
 import tracemalloc
@@ -22,7 +25,7 @@ from kernels.topology import Topology
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan
 from storage.cache.tiers import FeatureTiers
-from storage.errors import BudgetError, InputError, StorageError, TierMismatchError
+from storage.errors import BudgetError, InputError, MachineError, StorageError, TierMismatchError
 from storage.graph_store import write_store
 from tasks.api import Batch, GraphLoader
 from tasks.trainer import train
@@ -302,6 +305,24 @@ class TestTiers:
                     assert np.array_equal(one.original_ids, other.original_ids)
                     assert np.array_equal(one.degrees.in_degree, other.degrees.in_degree)
                     assert np.array_equal(one.degrees.out_degree, other.degrees.out_degree)
+
+    def test_scratch_files_lie_beside_the_store(self, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a killed loader left goes; a folder that cannot be written to is named."""
+        path, dead = large / "numbered.h5", large / ".garden-loader-dead"
+        nodes = np.arange(3000)
+        with GraphLoader(path, nodes, **SMALL) as memory:
+            budget = memory.memory_bytes - 1
+        dead.mkdir()
+        os.utime(dead, (0, 0))
+        GraphLoader(path, nodes, **SMALL, host_budget=budget).close()
+        assert not list(large.glob(".garden-loader-*"))
+
+        def refused(*_: object, **__: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(tempfile, "mkdtemp", refused)
+        with pytest.raises(MachineError, match=r"cannot be written to \(Permission denied\).*copy the store"):
+            GraphLoader(path, nodes, **SMALL, host_budget=budget)
 
     def test_names_from_disk(self, large: Path) -> None:
         with GraphLoader(large / "named.h5", "all", **SMALL) as memory:

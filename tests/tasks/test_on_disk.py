@@ -10,12 +10,14 @@ import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from conf.load import load_config
 from kernels.mfg import SuperBatch
 from kernels.nn.model import ModelSpec, build_model
 from kernels.rng import Purpose
@@ -27,8 +29,10 @@ from storage.blocks.reader import BlockReader
 from storage.blocks.row_pieces import RowFile
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
-from storage.errors import BudgetError, ChecksumMismatchError, InputError
+from storage.cache.plan import CachePlan
+from storage.errors import BudgetError, ChecksumMismatchError, InputError, MachineError
 from storage.graph_store import FEATURES, INDICES, GraphStore, write_store
+from tasks import train_on_disk as train_stage
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.inference import ExactInference
@@ -148,6 +152,19 @@ def test_a_budget_too_small_names_one_that_does(tmp_path: Path, budget: int) -> 
         train_on_disk(tmp_path / "graph.h5", OPTIONS, budget=budget)
     enough = int(str(caught.value).split("at least ")[1].split(",")[0])
     equal_outcomes(train_on_disk(tmp_path / "graph.h5", OPTIONS, budget=enough), data.train(OPTIONS))
+
+
+@pytest.mark.parametrize("budget", ["host_budget=1GB", "host_budget="])
+def test_free_memory_is_blamed_where_it_is_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str
+) -> None:
+    write_data(tmp_path / "graph.h5", community_data())
+    run: Any = SimpleNamespace(config=load_config("demo", ["storage.mode=storage", budget]))
+    monkeypatch.setattr(train_stage, "available_memory", lambda: 4 * MB)
+    monkeypatch.setattr(CachePlan, "load", lambda _: SimpleNamespace(feature_ids=NONE, adjacency_ids=NONE))
+    paths = (tmp_path / "graph.h5", tmp_path / "plan.h5")
+    with pytest.raises(MachineError, match="of those that are free may be taken: free some"):
+        train_stage.train_on_disk(run, *paths, OPTIONS, print, data_digest="", directory=tmp_path / "spill")
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,7 @@ from storage.formats.results import write_npy
 from storage.graph_store import GraphStore, write_store
 from storage.order import invert_order
 from tasks import prediction_rows
-from tasks.budgets import Budgets
+from tasks.budgets import SMALL_FILES_BYTES, Budgets
 from tasks.model_data import ModelData
 from tasks.model_reference import NamedModel
 from tasks.predict import store_file, write_output
@@ -242,3 +243,16 @@ def test_blocks_of_ids_are_read_once(data: Data, tmp_path: Path, monkeypatch: py
             times_read[name] = read / (4096 * blocks)
     assert times_read["integers"] <= 1
     assert times_read["text"] <= 2  # names straddle blocks
+
+
+@pytest.mark.parametrize("output", ["classes", "hidden"])
+def test_a_csv_takes_no_more_disk_than_planned(data: Data, store_path: Path, tmp_path: Path, output: Any) -> None:
+    model = named("sage")
+    with torch.no_grad():
+        for weight in model.model.parameters():
+            weight.mul_(-1.2345678e-9)  # as many digits as there are
+    write_output(model, store_path, tmp_path / "out.csv", output, Budgets())
+    head = prediction_rows.Head.of(model.model, hidden=output == "hidden")
+    with GraphStore.open(store_path) as store:
+        estimate = prediction_rows.plan_prediction(head, store, tmp_path / "out.csv", 1 << 30).estimate
+    assert (tmp_path / "out.csv").stat().st_size <= estimate.disk_bytes - SMALL_FILES_BYTES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +87,19 @@ def test_noise_is_no_file(file: Path) -> None:
     file.write_bytes(bytes(range(256)) * 20)
     with pytest.raises(StorageError, match="not a readable thing"):
         read(file)
+
+
+def test_an_array_is_gone_before_the_next_one_is_made(tmp_path: Path) -> None:
+    made: list[weakref.ref[object]] = []
+
+    def arrays() -> Iterator[tuple[str, np.ndarray]]:
+        for name in "abc":
+            assert not any(before() is not None for before in made)
+            array = np.arange(1000)
+            made.append(weakref.ref(array))
+            waiting = [array]
+            del array
+            yield name, waiting.pop()
+
+    write_arrays(tmp_path / "x.h5", kind="thing", version=1, arrays=arrays(), scalars={})
+    assert len(made) == 3
