@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from kernels.mfg import IdArray, Sample
 from kernels.nn.model import ModelSpec
-from kernels.rank_map import RankMap
 from kernels.rng import Purpose
-from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.gathering import GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.io_stats import IoStats
@@ -26,13 +24,11 @@ from storage.graph_store import GraphStore
 from storage.leftovers import scratch_directory
 from tasks.api_batch import NodeColumns
 from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
+from tasks.first_batches import PROBED, expected_sizes, sample_first
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.on_disk import narrow_labels, stored_degrees
 from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
 
-PROBED = 2
-"""Mini-batches that are sampled to learn how large they get."""
-_MARGIN = 1.15
 _DEGREE_BYTES = 8
 _VISIT_BYTES = 64
 
@@ -105,7 +101,10 @@ def open_on_disk(
     labels = store.read_multi_labels() if store.info.is_multi_label else narrow_labels(store)
     columns = NodeColumns(store.path, labels, stored_degrees, holds_ids=False)
     nodes = chosen(columns)
-    samples, list_bytes = _probe(store, batches(nodes)[:PROBED], lists, options)
+    seeds = batches(nodes)[:PROBED] or [np.empty(0, np.int64)]
+    samples, list_bytes = sample_first(
+        store, seeds, lists, lambda topology: _sampler(topology, options), threads=options.threads
+    )
     kept = labels.nbytes + _VISIT_BYTES * len(nodes) + _DEGREE_BYTES * store.info.num_nodes
     kept += len(rows) * store.info.feature_row_bytes + list_bytes
     plan = _plan(store, samples, len(nodes), kept, options)
@@ -167,23 +166,6 @@ def _sampler(topology: StoredTopology, options: DiskOptions) -> HyperbatchSample
     )
 
 
-def _probe(
-    store: GraphStore, first: list[IdArray], cached_lists: IdArray, options: DiskOptions
-) -> tuple[tuple[Sample, ...], int]:
-    """Sample the first mini-batches in the least memory; also what a cache of some lists takes."""
-    least = LEAST_BLOCKS * store.info.block_bytes
-    with StoredTopology(
-        store, np.empty(0, np.int64), buffer_bytes=least, indptr_buffer_bytes=least, threads=options.threads
-    ) as topology:
-        list_bytes = 0
-        if len(cached_lists):
-            _, degree = topology.lists(np.asarray(cached_lists, np.int64))
-            offsets = 8 * (len(degree) + 1) + RankMap.nbytes_for(store.info.num_nodes)
-            list_bytes = int(degree.sum()) * topology.id_dtype.itemsize + offsets
-        seeds = first or [np.empty(0, np.int64)]
-        return _sampler(topology, options).sample(seeds, epoch=0, first_batch=0).samples, list_bytes
-
-
 def _plan(
     store: GraphStore, samples: tuple[Sample, ...], num_nodes: int, kept_bytes: int, options: DiskOptions
 ) -> StoragePlan:
@@ -197,7 +179,7 @@ def _plan(
     return plan_storage(
         store,
         options.host_budget,
-        BatchSizes.largest(samples).times(_MARGIN).at_most(largest),
+        expected_sizes(samples, largest),
         num_batches=max(1, -(-num_nodes // options.batch_size)),
         kept_bytes=kept_bytes,
         evaluation_bytes=0,

@@ -114,6 +114,19 @@ def shapes_of(sample: Sample) -> list[HopShape]:
     return [HopShape(hop.num_dst, hop.num_src, hop.num_edges) for hop in sample.hops]
 
 
+def most_hops(
+    num_nodes: int, num_edges: int, fanouts: Sequence[int], num_seeds: int, *, replace: bool
+) -> tuple[list[HopShape], int]:
+    """Bound the hops of any mini-batch, that of the seeds first, and its input nodes; parameters as below."""
+    nodes, shapes = min(num_seeds, num_nodes), list[HopShape]()
+    for fanout in reversed(fanouts):
+        edges = num_edges if fanout < 0 else nodes * fanout
+        edges = edges if replace else min(edges, num_edges)
+        shapes.append(HopShape(nodes, min(nodes + edges, num_nodes), edges))
+        nodes = shapes[-1].num_src
+    return shapes, nodes
+
+
 def largest_possible(
     num_nodes: int,
     num_edges: int,
@@ -139,12 +152,7 @@ def largest_possible(
     replace : bool
         Whether neighbors are drawn with replacement.
     """
-    nodes, shapes = min(num_seeds, num_nodes), list[HopShape]()
-    for fanout in reversed(fanouts):
-        edges = num_edges if fanout < 0 else nodes * fanout
-        edges = edges if replace else min(edges, num_edges)
-        shapes.append(HopShape(nodes, min(nodes + edges, num_nodes), edges))
-        nodes = shapes[-1].num_src
+    shapes, nodes = most_hops(num_nodes, num_edges, fanouts, num_seeds, replace=replace)
     sizes = _sizes(shapes, nodes, id_bytes)
     return dataclasses.replace(sizes, step_bytes=step_bytes(spec, shapes, nodes))
 

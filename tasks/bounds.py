@@ -6,6 +6,7 @@ from typing import Protocol
 
 from storage.cache.profile import count_dtype
 from storage.graph_store import INDICES, INDPTR, GraphStore, StoreInfo
+from tasks.batch_sizes import most_hops
 from tasks.in_flight import most_batch_bytes
 
 WRITTEN_COUNTS = 5
@@ -63,14 +64,9 @@ def batch_nodes(info: StoreInfo, sampling: SamplingSizes) -> int:
 
 def batch_edges(info: StoreInfo, sampling: SamplingSizes) -> int:
     """Return the most edges that one mini-batch can have, all hops together."""
-    edges, nodes = 0, min(sampling.batch_size, info.num_nodes)
-    for fanout in reversed(sampling.fanouts):
-        hop = info.num_edges if fanout < 0 else nodes * fanout
-        if not sampling.replace:
-            hop = min(hop, info.num_edges)
-        edges += hop
-        nodes = min(nodes + hop, info.num_nodes)
-    return edges
+    graph = (info.num_nodes, info.num_edges)
+    hops, _ = most_hops(*graph, sampling.fanouts, sampling.batch_size, replace=sampling.replace)
+    return sum(hop.num_edges for hop in hops)
 
 
 def sampling_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:

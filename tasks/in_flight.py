@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kernels.mfg import IdArray, SuperBatch
 from kernels.sampler import NeighborSampler
+from tasks.batch_sizes import most_hops
 
 DEFAULT_IN_FLIGHT_BYTES = 1 << 30
 """Bound where nothing is said."""
@@ -76,13 +77,9 @@ def most_batch_bytes(
     replace : bool
         Whether neighbors are drawn with replacement.
     """
-    nodes, total = min(num_seeds, num_nodes), _ID_BYTES * num_seeds
-    for fanout in reversed(fanouts):
-        edges = num_edges if fanout < 0 else nodes * fanout
-        edges = edges if replace else min(edges, num_edges)
-        total += _ID_BYTES * (nodes + 1) + _EDGE_BYTES * edges
-        nodes = min(nodes + edges, num_nodes)
-    return total + nodes * (_ID_BYTES + row_bytes)
+    hops, inputs = most_hops(num_nodes, num_edges, fanouts, num_seeds, replace=replace)
+    total = _ID_BYTES * num_seeds + inputs * (_ID_BYTES + row_bytes)
+    return total + sum(_ID_BYTES * (hop.num_dst + 1) + _EDGE_BYTES * hop.num_edges for hop in hops)
 
 
 def bytes_of(super_batch: SuperBatch, row_bytes: int) -> int:

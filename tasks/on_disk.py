@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.cpu.heap import give_back_large_arrays
-from kernels.mfg import IdArray, Sample, SuperBatch
+from kernels.mfg import IdArray, Sample
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import ModelSpec, build_model
 from kernels.rank_map import RankMap
 from kernels.rng import Purpose
 from kernels.sampler import shuffled_batches
-from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.gathering import GatherOptions, Keep
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.io_stats import IoStats
@@ -30,6 +29,7 @@ from storage.errors import InputError
 from storage.graph_store import INDPTR, LABELS, OUT_DEGREE, GraphStore, row_chunks
 from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
 from tasks.data_source import Inference, Loader
+from tasks.first_batches import PROBED, expected_sizes, sample_first
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.objective import Labels
 from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
@@ -38,10 +38,6 @@ from tasks.training_types import Splits, TrainOptions
 from tasks.validation import scoring_bytes
 
 _logger = logging.getLogger(__name__)
-_PROBED = 2
-"""Mini-batches that are sampled to learn how large they get."""
-_MARGIN = 1.15
-"""How much larger than those others are expected to be, at most."""
 _MODEL_COPIES = 5
 """Weights, gradients, both moments of Adam, the best epoch's weights."""
 
@@ -102,9 +98,7 @@ class OnDisk:
 
     def loader(self, options: TrainOptions, purpose: Purpose) -> Loader:
         """As `DataSource.loader`."""
-        sampler = HyperbatchSampler(
-            self.graph, options.fanouts, seed=options.seed, purpose=purpose, replace=options.replace
-        )
+        sampler = _sampler(self.graph, options, purpose)
         plan, storage = self.plan, self._storage
         return HyperbatchLoader(
             sampler,
@@ -182,10 +176,11 @@ def open_on_disk(
         labels = store.read_multi_labels() if store.info.is_multi_label else narrow_labels(store)
         degrees = stored_degrees(store) if options.kind == "gcn" else None
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
-        sampled, list_bytes = _probe(store, splits.labelled(labels).train, options, cached_lists)
+        samples, list_bytes = _first_batches(store, splits.labelled(labels).train, options, cached_lists)
         held = _held_bytes(store, labels, splits, degrees, len(cached_features), list_bytes, spec)
         held += sets_bytes(spec, store.info.num_nodes, prepared=2)  # for the validation and for the test nodes
-        plan, stats = _plan(store, options, storage, spec, sampled, len(splits.labelled(labels).train), held), IoStats()
+        plan, stats = _plan(store, options, storage, spec, samples, len(splits.labelled(labels).train), held), IoStats()
+        del samples  # this frame lasts as long as training does
         topology = stack.enter_context(
             StoredTopology(
                 store,
@@ -211,26 +206,19 @@ def _require_columns(store: GraphStore) -> None:
         raise InputError(f"the graph has no {missing}: give data.{missing}, or stop before training (--until cache)")
 
 
-def _probe(
+def _sampler(topology: StoredTopology, options: TrainOptions, purpose: Purpose) -> HyperbatchSampler:
+    return HyperbatchSampler(topology, options.fanouts, seed=options.seed, purpose=purpose, replace=options.replace)
+
+
+def _first_batches(
     store: GraphStore, train_nodes: npt.NDArray[np.int64], options: TrainOptions, cached_lists: IdArray
-) -> tuple[SuperBatch, int]:
-    """Sample the first mini-batches of training in the least memory; also what a cache of some lists takes."""
+) -> tuple[tuple[Sample, ...], int]:
     if not len(train_nodes):
         raise InputError("no labelled node to train on: check the training split and the labels")
-    batches = shuffled_batches(train_nodes, options.batch_size, seed=options.seed, epoch=0)[:_PROBED]
-    least = LEAST_BLOCKS * store.info.block_bytes
-    with StoredTopology(
-        store, np.empty(0, np.int64), buffer_bytes=least, indptr_buffer_bytes=least, threads=options.threads
-    ) as topology:
-        sampler = HyperbatchSampler(
-            topology, options.fanouts, seed=options.seed, purpose=Purpose.TRAIN, replace=options.replace
-        )
-        list_bytes = 0
-        if len(cached_lists):
-            _, degree = topology.lists(np.asarray(cached_lists, np.int64))
-            offsets = 8 * (len(degree) + 1) + RankMap.nbytes_for(store.info.num_nodes)
-            list_bytes = int(degree.sum()) * topology.id_dtype.itemsize + offsets
-        return sampler.sample(batches, epoch=0, first_batch=0), list_bytes
+    seeds = shuffled_batches(train_nodes, options.batch_size, seed=options.seed, epoch=0)[:PROBED]
+    return sample_first(
+        store, seeds, cached_lists, lambda topology: _sampler(topology, options, Purpose.TRAIN), threads=options.threads
+    )
 
 
 def _plan(
@@ -238,26 +226,26 @@ def _plan(
     options: TrainOptions,
     storage: StorageOptions,
     spec: ModelSpec,
-    sampled: SuperBatch,
+    samples: tuple[Sample, ...],
     num_seeds: int,
     held_bytes: int,
 ) -> StoragePlan:
     """Share out the budget for mini-batches like those sampled."""
-    info, id_bytes = store.info, sampled.samples[0].input_nodes.itemsize
+    info, id_bytes = store.info, samples[0].input_nodes.itemsize
     largest = largest_possible(
         info.num_nodes, info.num_edges, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace
     )
     return plan_storage(
         store,
         storage.host_budget,
-        BatchSizes.largest(sampled.samples, spec).times(_MARGIN).at_most(largest),
+        expected_sizes(samples, largest, spec),
         num_batches=-(-num_seeds // options.batch_size),
         kept_bytes=held_bytes,
         evaluation_bytes=LEAST_TILE_BYTES + pieces_bytes(spec, info.num_nodes),
         threads=options.threads,
         hyperbatch=storage.hyperbatch,
         largest=largest,
-        shared_nodes=shared_nodes(sampled.samples),
+        shared_nodes=shared_nodes(samples),
         may_spill_samples=storage.disk_budget is None,
     )
 
