@@ -126,9 +126,10 @@ def open_on_disk(
         features,
         HyperbatchOptions(
             hyperbatch=plan.hyperbatch,
-            gather=GatherOptions(plan.cache, plan.spill, directory, most_spilled=plan.most_spilled),
+            gather=GatherOptions(plan.cache, plan.spill, directory, room=plan.row_room),
             memory=plan.sampling_memory,
             spills_samples=plan.spills_samples,
+            sample_room=plan.sample_room,
             check_bytes=lambda sample: check_bytes(
                 plan, BatchSizes.largest([sample]), threads=options.threads, row_bytes=features.row_bytes
             ),

@@ -16,9 +16,11 @@ import torch
 from kernels.cpu.aligned import aligned
 from kernels.mfg import IdArray, Sample
 from kernels.tiered_rows import TieredRows
-from storage.blocks.gathering import Gatherer, GatherOptions, Gathers, RowGroup
+from storage.blocks.gathering import Gatherer, GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
-from storage.blocks.sample_file import HeldSample, SampleFile, WaitingSample
+from storage.blocks.row_group import Gathers, RowGroup
+from storage.blocks.sample_file import HeldSample, SampleFile, WaitingSample, saved_bytes
+from storage.blocks.spill_room import SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.errors import MachineError
 from tasks.epoch_stream import CLOSE_S, POLL_S, LoadStats, MiniBatch, StoppedError
@@ -39,6 +41,8 @@ class HyperbatchOptions:
     """What sampling keeps to: a hyperbatch ends early where its mini-batches are larger than expected."""
     spills_samples: bool = False
     """Keep samples on disk, beside spilled rows, until they are used."""
+    sample_room: SpillRoom | None = None
+    """Room on disk for the samples of all hyperbatches: one ends early where its share is full; None has no end."""
     check_bytes: Callable[[Sample], None] = lambda _: None
     """Called with each sampled mini-batch before any of its rows takes memory; raises where they are too many."""
     in_place: bool = True
@@ -188,6 +192,7 @@ class HyperbatchStream:
         if sampled.file is not None:
             self._open.add(sampled.file)
         kept, most = 0, math.inf if options.memory is None else options.memory.kept_bytes
+        room = math.inf if options.sample_room is None else options.sample_room.nbytes // GENERATIONS
         for sample, reads in self._loader.sampler.each(
             self._batches[group],
             epoch=self._epoch,
@@ -198,8 +203,11 @@ class HyperbatchStream:
         ):
             options.check_bytes(sample)
             kept += sample.input_nodes.nbytes if options.spills_samples else sample.nbytes
-            if sampled.samples and kept > most:
+            needed = 0 if sampled.file is None else sampled.file.nbytes + saved_bytes(sample)
+            if sampled.samples and (kept > most or needed > room):
                 break
+            if needed > room and options.sample_room is not None:
+                raise options.sample_room.short("a mini-batch's sample takes", GENERATIONS * needed)
             self.stats.adjacency_reads.add(reads)
             sampled.add(sample)
         return sampled

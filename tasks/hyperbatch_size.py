@@ -10,15 +10,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from storage.blocks.gathering import KEPT_ID_BYTES
-from storage.blocks.spill import SPARE_BUFFERS
+from storage.blocks.spill import SPARE_BUFFERS, padded
+from storage.blocks.spill_room import spilled_bytes
 from storage.graph_store import FEATURES, INDICES, GraphStore
 from tasks.batch_sizes import BatchSizes
+from tasks.hyperbatch_loader import GENERATIONS
 
 MOST_HYPERBATCH = 1024
 LEAST_PIECE_BYTES, GOOD_PIECE_BYTES = 16 << 10, 256 << 10
 """Of a buffer in front of the spill file: a smaller one is slow, a larger one no faster."""
 GENERATIONS_OF_IDS = 3
 """Samples of two hyperbatches, and ids in ascending order while one is gathered."""
+
+
+class NoRoomError(ValueError):
+    """No hyperbatch fits the disk; `needed` bytes would do."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(f"no hyperbatch spills less than {needed} bytes")
+        self.needed = needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,10 @@ class Share:
     """What is left for rows."""
     moved: float
     """Bytes read and written for a mini-batch, as expected."""
+    least_room: int
+    """The least room on disk for mini-batches as large as there is memory for: samples, and rows beyond the cache."""
+    good_room: int
+    """The same for the largest possible ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +69,16 @@ class Hyperbatches:
     """Mini-batches an epoch."""
     shared_nodes: int
     """Input nodes that two mini-batches have in common."""
-    may_spill_samples: bool
-    """Whether samples may wait on disk."""
+    largest: BatchSizes
+    """Sizes that none can exceed."""
+    room: int
+    """Bytes on disk for spilled rows and samples."""
 
     def least_bytes(self, count: int) -> int:
         """The least memory for hyperbatches of so many, rows in a cache left out."""
         buffers = (count + SPARE_BUFFERS) * LEAST_PIECE_BYTES
-        return min(self._samples(count, spills=spills) for spills in self._ways()) + self.least_work_bytes + buffers
+        ways = self._ways() if self._least_room(count, 0, self.bound, spills=True) <= self.room else (False,)
+        return min(self._samples(count, spills=spills) for spills in ways) + self.least_work_bytes + buffers
 
     @property
     def least_work_bytes(self) -> int:
@@ -75,16 +92,44 @@ class Hyperbatches:
         ------
         ValueError
             If not even `least_bytes` fit.
+        NoRoomError
+        If none fits the disk.
         """
         counts = [min(asked, self.num_batches)] if asked else list(self._counts())
         shares = [self._share(count, memory, spills=spills) for count in counts for spills in self._ways()]
         fitting = [share for share in shares if share is not None]
         if not fitting:
             raise ValueError(f"{memory} bytes hold no hyperbatch of {counts[-1]}")
-        return min(fitting, key=lambda share: share.moved)
+        least = min(share.least_room for share in fitting)
+        if least > self.room:
+            raise NoRoomError(least)
+        good = [share for share in fitting if share.good_room <= self.room]
+        return min(good or [share for share in fitting if share.least_room <= self.room], key=lambda share: share.moved)
+
+    def enough_room(self, asked: int | None) -> int:
+        """Bytes on disk at which no mini-batch takes too many."""
+        return self._least_room(min(asked or 1, self.num_batches), 0, self.largest, spills=self.expected.edges > 0)
+
+    def sample_room(self, share: Share) -> int:
+        """What of the room samples get."""
+        most = self.largest if share.good_room <= self.room else self.bound
+        return self._sample_disk(share.count, most) if share.spills_samples else 0
 
     def _ways(self) -> tuple[bool, ...]:
-        return (False, True) if self.may_spill_samples and self.expected.edges else (False,)
+        """Samples in memory, or on disk."""
+        return (False, True) if self.expected.edges else (False,)
+
+    def _sample_disk(self, count: int, most: BatchSizes) -> int:
+        """Bytes on disk for samples of hyperbatches of so many, or for one as large as any."""
+        one, largest = (padded(sizes.sample_bytes) + padded(1) for sizes in (self.expected, most))
+        return GENERATIONS * max(count * one, largest)
+
+    def _least_room(self, count: int, cache: int, most: BatchSizes, *, spills: bool) -> int:
+        """Bytes on disk for samples, and for what the rows of one mini-batch at a time take beyond the caches."""
+        row_bytes = self.store.info.feature_row_bytes
+        beyond = most.nodes - cache // GENERATIONS // (row_bytes + KEPT_ID_BYTES)
+        rows = GENERATIONS * spilled_bytes(max(0, beyond), row_bytes, 1)
+        return rows + (self._sample_disk(count, most) if spills else 0)
 
     def _counts(self) -> Iterator[int]:
         """Sizes that cut an epoch into equal hyperbatches, and 1."""
@@ -112,10 +157,13 @@ class Hyperbatches:
         if rest < spill:
             return None
         passes = max(1, math.ceil(count * one / sampling))
-        moved = self._moved(count, rest - spill, passes) + (2 * self.expected.sample_bytes if spills else 0)
-        return Share(count, spills, samples, sampling, spill, rest - spill, moved)
+        cache = rest - spill
+        room = self.room - (self._sample_disk(count, self.bound) if spills else 0)
+        moved = self._moved(count, cache, passes, room) + (2 * self.expected.sample_bytes if spills else 0)
+        least, good = (self._least_room(count, cache, most, spills=spills) for most in (self.bound, self.largest))
+        return Share(count, spills, samples, sampling, spill, cache, moved, least, good)
 
-    def _moved(self, count: int, cache: int, passes: int) -> float:
+    def _moved(self, count: int, cache: int, passes: int, room: int) -> float:
         info, sizes = self.store.info, self.expected
         if count < self.num_batches:
             cache //= 2  # two hyperbatches' rows are held
@@ -123,8 +171,10 @@ class Hyperbatches:
         if not info.feature_row_bytes:
             return lists
         rows = cache // (info.feature_row_bytes + KEPT_ID_BYTES)
-        spilled = self._touched(FEATURES, count * sizes.nodes) / count
-        spilled += 2 * info.feature_row_bytes * (sizes.nodes - self._hits(count, rows))
+        cold = count * info.feature_row_bytes * (sizes.nodes - self._hits(count, rows))
+        at_once = max(1.0, count / max(1, math.ceil(cold / max(1, room // GENERATIONS))))  # the disk holds their rows
+        spilled = self._touched(FEATURES, at_once * sizes.nodes) / at_once
+        spilled += 2 * info.feature_row_bytes * (sizes.nodes - self._hits(at_once, rows))
         together = min(count, rows // max(1, sizes.nodes))  # as many as need no spilling
         grouped = self._touched(FEATURES, together * sizes.nodes) / together if together else math.inf
         return lists + min(spilled, grouped)
@@ -134,7 +184,7 @@ class Hyperbatches:
         extent = self.store.extent(name)
         return extent.nbytes * -math.expm1(-places / max(1, extent.num_blocks))
 
-    def _hits(self, count: int, rows: int) -> float:
+    def _hits(self, count: float, rows: int) -> float:
         """Rows of a mini-batch that a cache of the most frequent ones holds.
 
         Those that two mini-batches share are taken as needed by each, the others as needed by chance.

@@ -22,6 +22,7 @@ from kernels.sampler import shuffled_batches
 from storage.blocks.gathering import GatherOptions, Keep
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.io_stats import IoStats
+from storage.blocks.spill_room import SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.content_checks import check_range
@@ -31,6 +32,7 @@ from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
 from tasks.data_source import Inference, Loader
 from tasks.first_batches import PROBED, expected_sizes, sample_first
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
+from tasks.inference_files import inference_disk_bytes
 from tasks.objective import Labels
 from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
 from tasks.tiled_inference import LEAST_TILE_BYTES, TiledInference, pieces_bytes, sets_bytes
@@ -51,7 +53,9 @@ class StorageOptions:
     directory: Path
     """Where to spill."""
     disk_budget: int | None = None
-    """Most bytes to spill at once; where it is set, samples stay in memory."""
+    """Most bytes on disk, what is there already included; None takes what is free."""
+    disk_taken: int = 0
+    """Bytes of it that are taken while rows and samples are spilled."""
     hyperbatch: int | None = None
     """Mini-batches sampled and gathered together; None takes as many as move the fewest bytes."""
     keep: Keep = "top"
@@ -105,11 +109,10 @@ class OnDisk:
             self.features,
             HyperbatchOptions(
                 hyperbatch=plan.hyperbatch,
-                gather=GatherOptions(
-                    plan.cache, plan.spill, storage.directory, storage.keep, storage.disk_budget, plan.most_spilled
-                ),
+                gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep, plan.row_room),
                 memory=plan.sampling_memory,
                 spills_samples=plan.spills_samples,
+                sample_room=plan.sample_room,
                 check_bytes=lambda sample: self._check_bytes(sample, options.threads),
                 in_place=self.features.is_readable_in_place and options.input_dropout == 0,
                 stall_timeout_s=options.stall_timeout_s,
@@ -230,12 +233,14 @@ def _plan(
     num_seeds: int,
     held_bytes: int,
 ) -> StoragePlan:
-    """Share out the budget for mini-batches like those sampled."""
+    """Share out the budget for mini-batches like those sampled; between epochs the disk is for evaluation."""
+    evaluated = inference_disk_bytes(spec, store.info.num_nodes)
+    room = SpillRoom.of(storage.disk_budget, storage.disk_taken, storage.directory, least=evaluated)
     info, id_bytes = store.info, samples[0].input_nodes.itemsize
     largest = largest_possible(
         info.num_nodes, info.num_edges, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace
     )
-    return plan_storage(
+    plan = plan_storage(
         store,
         storage.host_budget,
         expected_sizes(samples, largest, spec),
@@ -246,8 +251,11 @@ def _plan(
         hyperbatch=storage.hyperbatch,
         largest=largest,
         shared_nodes=shared_nodes(samples),
-        may_spill_samples=storage.disk_budget is None,
+        room=room,
     )
+    if evaluated > room.nbytes:
+        raise room.short("exact evaluation writes", evaluated)
+    return plan
 
 
 def narrow_labels(store: GraphStore) -> npt.NDArray[Any]:

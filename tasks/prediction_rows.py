@@ -29,13 +29,13 @@ from storage.store_format import NEW_TO_OLD
 from tasks.bounds import topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference, inference_bytes
+from tasks.inference_files import inference_disk_bytes
 from tasks.on_disk import stored_degrees
-from tasks.storage_memory import SLACK_BYTES, TopologyShare, topology_share
+from tasks.storage_need import SLACK_BYTES, TopologyShare, topology_share
 from tasks.tiled_inference import (
     EDGE_BYTES,
     LEAST_TILE_BYTES,
     TiledInference,
-    inference_directory_bytes,
     pieces_bytes,
 )
 
@@ -142,7 +142,7 @@ def _plan_from_disk(head: Head, store: GraphStore, writing: int, memory_bytes: i
         features = max(least_blocks, wanted)
         tile = max(tile, min(room - _taken(share, features), _largest_tile(head, store)))
     scratch = spill_disk_bytes(info.num_nodes, _record_bytes(head, store))
-    disk = scratch + max(table, inference_directory_bytes(head.model.spec, info.num_nodes))
+    disk = scratch + max(table, inference_disk_bytes(head.model.spec, info.num_nodes))
     memory = always + _WINDOWS * window + max(writing, computing + _taken(share, features, tile))
     return PredictionPlan(Estimate(memory, disk), 0, share, features, tile, window)
 

@@ -9,7 +9,7 @@ from storage.blocks.buffer import LEAST_BLOCKS
 from storage.graph_store import GraphStore
 from tasks.bounds import SEED_BYTES, SamplingSizes, batch_edges, batch_nodes, profile_bytes, topology_bytes
 from tasks.hyperbatch_size import MOST_HYPERBATCH
-from tasks.storage_memory import SLACK_BYTES, TopologyShare, topology_share
+from tasks.storage_need import SLACK_BYTES, TopologyShare, topology_share
 
 _NODE_BYTES = 80  # of a mini-batch while it is sampled: id, offsets, degree, place in the bucket matrix
 _EDGE_BYTES = 28  # global id, local position, draws

@@ -296,16 +296,10 @@ def sets_bytes(spec: ModelSpec, num_nodes: int, *, prepared: int = 1) -> int:
     return (prepared * (spec.num_layers + 1) + 1) * RankMap.nbytes_for(num_nodes)
 
 
-def inference_directory_bytes(spec: ModelSpec, num_nodes: int) -> int:
-    """Bound the disk that exact inference takes meanwhile: rows on both sides of the widest layer."""
-    layers = build_model(spec, seed=0).ordered_layers()
-    widths = [layer.projected_dim + layer.out_dim for layer in layers]
-    return 4 * num_nodes * max(widths)
-
-
 def pieces_bytes(spec: ModelSpec, num_nodes: int) -> int:
     """Bytes of the pieces of the layers' files on their way to the disk and back, beside tiles."""
-    return min(_PIECES_BYTES, inference_directory_bytes(spec, num_nodes))
+    layers = build_model(spec, seed=0).ordered_layers()
+    return min(_PIECES_BYTES, 4 * num_nodes * max(layer.projected_dim + layer.out_dim for layer in layers))
 
 
 def _ids_of(needed: RankMap) -> Iterator[I64Array]:

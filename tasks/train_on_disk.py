@@ -12,11 +12,11 @@ from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, MachineError
 from storage.graph_store import GraphStore
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, available_memory
+from tasks.inference_files import inference_disk_bytes
 from tasks.io_monitor import IoMonitor
 from tasks.on_disk import StorageOptions, open_on_disk
 from tasks.plots import plot_io
 from tasks.run_context import RunContext
-from tasks.tiled_inference import inference_directory_bytes
 from tasks.trainer import train_from
 from tasks.training_config import train_options
 from tasks.training_reports import EpochReport, TrainResult
@@ -141,7 +141,7 @@ def storage_estimate(config: PipelineConfig, store_path: Path) -> Estimate:
         spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
         return Estimate(
             memory_bytes=0 if config.host_budget is None else _budget(config),
-            disk_bytes=inference_directory_bytes(spec, info.num_nodes) + SMALL_FILES_BYTES,
+            disk_bytes=inference_disk_bytes(spec, info.num_nodes) + SMALL_FILES_BYTES,
         )
 
 

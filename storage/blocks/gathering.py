@@ -6,11 +6,12 @@ Every feature block that holds a needed row is read once for a group of mini-bat
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +21,17 @@ from kernels.cpu.scatter import (
     count_misses,
     fill_rows,
     histogram,
-    locate,
     mark_blocks,
     select,
 )
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
-from kernels.tiered_rows import TieredRows
 from storage.blocks.cold_rows import ColdIds, SpillSink, cold_ids
-from storage.blocks.spill import SPARE_BUFFERS, SpillFile, padded
-from storage.blocks.stored_features import NO_BITS, StoredFeatures
-from storage.errors import BudgetError, InputError
+from storage.blocks.row_group import Group
+from storage.blocks.spill import SPARE_BUFFERS, SpillFile
+from storage.blocks.spill_room import SpillRoom, spilled_bytes
+from storage.blocks.stored_features import StoredFeatures
+from storage.errors import InputError
 
 KEPT_ID_BYTES = 8
 """A row of the host cache while it is filled, beside the row."""
@@ -52,87 +53,29 @@ class GatherOptions:
     """Where to spill."""
     keep: Keep = "top"
     """Rows to keep in the host cache: the most accessed ones that fit, or those with at least the mean count."""
-    disk_bytes: int | None = None
-    """Most bytes to spill; None takes what the disk has."""
-    most_spilled: int = 0
-    """Bytes that no hyperbatch spills more than, where they are known: what an error asks for."""
+    room: SpillRoom | None = None
+    """Room on disk for spilled rows: a hyperbatch is gathered in as many groups as it takes; None has no end."""
     shares: int = 1
-    """Hyperbatches held at once, each with one share."""
+    """Hyperbatches held at once, each with one share of memory and room."""
 
     def split(self, parts: int) -> GatherOptions:
         """The share of each of `parts` hyperbatches that are held at once."""
-        disk_bytes = None if self.disk_bytes is None else self.disk_bytes // parts
-        return replace(self, cache_bytes=self.cache_bytes // parts, disk_bytes=disk_bytes, shares=self.shares * parts)
+        return replace(self, cache_bytes=self.cache_bytes // parts, shares=self.shares * parts)
 
-
-class RowGroup(Protocol):
-    """Consecutive mini-batches whose rows stand ready."""
-
-    def __len__(self) -> int:
-        """Number of mini-batches."""
-
-    def rows(self, number: int) -> TieredRows:
-        """Where the rows of one of the mini-batches lie."""
-
-    def close(self) -> None:
-        """Give back what it takes."""
-
-
-class Gathers(Protocol):
-    """Gets the rows of hyperbatches."""
-
-    def groups(self, batches: Sequence[IdArray]) -> Iterator[RowGroup]:
-        """Rows of some mini-batches, in order, in one group or several."""
-
-
-class Group:
-    """Consecutive mini-batches whose rows stand ready: in the device tier, the host cache, or the spill file."""
-
-    def __init__(
-        self,
-        features: StoredFeatures,
-        batches: Sequence[IdArray],
-        cached: RankMap,
-        cache_CD: Rows,
-        spill: SpillFile | None,
-    ) -> None:
-        self._features, self._batches = features, batches
-        self._count = len(batches)
-        self._cached, self._cache_CD, self._spill = cached, cache_CD, spill
-
-    def __len__(self) -> int:
-        """Number of mini-batches."""
-        return self._count
-
-    def rows(self, number: int) -> TieredRows:
-        """Where the rows of one of the mini-batches lie; those that were spilled are read now."""
-        ids, features = self._batches[number], self._features
-        tier_n, slot_n, cold = np.empty(len(ids), np.uint8), np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-        cache_bits = (self._cached.bits, self._cached.rank) if self._cached.num_slots else NO_BITS
-        num_cold = locate(ids, *features.device_bits, *cache_bits, tier_n, slot_n, cold)
-        own_CD: Rows = np.empty((0, features.width), features.dtype)
-        if num_cold:
-            assert self._spill is not None
-            order = np.argsort(ids[cold[:num_cold]], kind="stable")
-            slot_n[cold[:num_cold][order]] = np.arange(num_cold)
-            own_CD = self._spill.read(number).view(features.dtype).reshape(num_cold, features.width)
-        return TieredRows([features.device_CD, self._cache_CD, own_CD], tier_n, slot_n)
-
-    def close(self) -> None:
-        """Give the spill file's space back, and let go of ids and rows: no part of them is held as a view."""
-        if self._spill is not None:
-            self._spill.close()
-            self._spill = None
-        self._batches, self._cache_CD = (), np.empty((0, self._features.width), self._features.dtype)
+    @property
+    def most_spilled(self) -> float:
+        """Bytes that one group may spill."""
+        return math.inf if self.room is None else self.room.nbytes // self.shares
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A range of mini-batches to gather together, and whether their rows fit the cache."""
+    """A range of mini-batches to gather together, whether their rows fit the cache, and bytes that spilling moves."""
 
     begin: int
     end: int
     fits: bool
+    moved: int = 0
 
 
 class Gatherer:
@@ -182,22 +125,46 @@ class Gatherer:
             yield self._gather(batches[part.begin : part.end], part.fits)
 
     def _parts(self, batches: Sequence[IdArray]) -> list[_Part]:
-        """One part that spills, or several whose rows all fit: whichever moves fewer bytes."""
-        features, block_bytes = self._features, self._features.buffer.extent.block_bytes
+        """Parts that spill, one if the disk has room, or parts whose rows all fit: whichever move fewer bytes."""
         cuts, group_blocks = self._cut_to_fit(batches)
         if len(cuts) == 2:
             return [_Part(0, len(batches), True)]
-        spilled = self._count(batches) * block_bytes + 2 * self._num_cold() * features.row_bytes
-        grouped = group_blocks * block_bytes
+        grouped = group_blocks * self._features.buffer.extent.block_bytes
+        spilling = self._spilling_parts(batches, 0, len(batches), may_fail=len(cuts) > 0)
+        spilled = sum(part.moved for part in spilling) if spilling else math.inf
         groups_win = len(cuts) > 0 and grouped <= spilled
         _logger.info(
-            "a hyperbatch of %d mini-batches: %s, spilling moves %d bytes: %s",
+            "a hyperbatch of %d mini-batches: %s, %s: %s",
             len(batches), f"{len(cuts) - 1} groups would read {grouped}" if cuts else "no group fits the host cache",
-            spilled, "grouped" if groups_win else "spilled",
+            f"spilling moves {spilled} bytes" if spilling else "the disk has no room to spill",
+            "grouped" if groups_win else f"spilled in {len(spilling)}",
         )  # fmt: skip
         if groups_win:
             return [_Part(begin, end, True) for begin, end in pairwise(cuts)]
-        return [_Part(0, len(batches), False)]
+        return spilling
+
+    def _spilling_parts(self, batches: Sequence[IdArray], begin: int, end: int, *, may_fail: bool) -> list[_Part]:
+        """Halve a range of mini-batches until what a part spills fits its share of the room; none where one does not.
+
+        Raises
+        ------
+        BudgetError, MachineError
+            If a single one does not fit, and that may not be.
+        """
+        features, options = self._features, self._options
+        blocks, cold = self._count(batches[begin:end]), self._num_cold()
+        needed = spilled_bytes(cold, features.row_bytes, end - begin)
+        if needed <= options.most_spilled:
+            moved = blocks * features.buffer.extent.block_bytes + 2 * cold * features.row_bytes
+            return [_Part(begin, end, False, moved)]
+        if end - begin == 1:
+            if may_fail:
+                return []
+            assert options.room is not None
+            raise options.room.short("a mini-batch spills", options.shares * needed)
+        middle = (begin + end) // 2
+        halves = [self._spilling_parts(batches, *half, may_fail=may_fail) for half in ((begin, middle), (middle, end))]
+        return [part for half in halves for part in half] if all(halves) else []
 
     def _cut_to_fit(self, batches: Sequence[IdArray]) -> tuple[list[int], int]:
         """Where to cut so that each group's rows fit the cache (nowhere if one cannot), and their blocks in all."""
@@ -280,13 +247,6 @@ class Gatherer:
         sizes = (np.diff(cold.ptr) * self._features.row_bytes).tolist()
         piece = self._options.spill_bytes // (len(sizes) + SPARE_BUFFERS)
         piece = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, piece - piece % 4096))
-        most, needed = self._options.disk_bytes, sum(map(padded, sizes))
-        if most is not None and needed > most:
-            enough = self._options.shares * max(needed, self._options.most_spilled)
-            raise BudgetError(
-                f"gathering {len(sizes)} mini-batches spills {needed} bytes and disk_budget leaves {most}: set "
-                f"disk_budget to at least {enough}, host_budget higher, or storage.hyperbatch lower"
-            )
         return SpillFile(self._options.directory, sizes, piece, self._features.stats)
 
     def _scatter(self, kept: npt.NDArray[np.int64], cache_CD: Rows, cold: ColdIds, spill: SpillFile | None) -> None:

@@ -104,6 +104,20 @@ def _ranges(first: I64Array, last: I64Array) -> I64Array:
     return np.unique(np.concatenate([np.empty(0, np.int64), *every]))
 
 
+def row_file_bytes(num_rows: int, width: int) -> int:
+    """Bytes on disk of a `RowFile`."""
+    return sum(map(padded, _piece_sizes(num_rows, width)))
+
+
+def _piece_rows(width: int) -> int:
+    return max(1, PIECE_BYTES // (4 * width))
+
+
+def _piece_sizes(num_rows: int, width: int) -> list[int]:
+    step = _piece_rows(width)
+    return [4 * width * min(step, num_rows - first) for first in range(0, num_rows, step)]
+
+
 class RowFile:
     """Float32 rows in a nameless file on disk, written from front to back, then read in pieces; close it.
 
@@ -115,9 +129,9 @@ class RowFile:
     """
 
     def __init__(self, directory: Path, num_rows: int, width: int, stats: IoStats) -> None:
-        self._width, self._piece_rows = width, max(1, PIECE_BYTES // (4 * width))
-        self.num_pieces = -(-num_rows // self._piece_rows)
-        sizes = [4 * width * min(self._piece_rows, num_rows - first) for first in range(0, num_rows, self._piece_rows)]
+        self._width, self._piece_rows = width, _piece_rows(width)
+        sizes = _piece_sizes(num_rows, width)
+        self.num_pieces = len(sizes)
         self._piece_bytes = padded(4 * width * self._piece_rows)
         self._file = SpillFile(directory, sizes, self._piece_bytes, stats)
         self._filling, self._filled, self._next = aligned_empty(self._piece_bytes), 0, 0

@@ -94,9 +94,7 @@ class SampleFile:
         MachineError
             If the disk is full.
         """
-        parts: list[npt.NDArray[Any]] = [sample.seed_inverse]
-        for hop in sample.hops:
-            parts += [hop.indptr, hop.indices]
+        parts = _parts(sample)
         segment, (memory, size) = len(self._file.sizes), _packed(parts)
         self._file.add([size])
         starts = range(0, size, _PIECE_BYTES)
@@ -113,9 +111,24 @@ class SampleFile:
             tuple((part.dtype, len(part)) for part in parts),
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return self._file.nbytes
+
     def close(self) -> None:
         """Give the space back; safe to call twice."""
         self._file.close()
+
+
+def saved_bytes(sample: Sample) -> int:
+    """Bytes on disk of a mini-batch that is saved."""
+    return padded(sum(_whole_words(part.nbytes) for part in _parts(sample)))
+
+
+def _parts(sample: Sample) -> list[npt.NDArray[Any]]:
+    """What of a mini-batch is saved."""
+    return [sample.seed_inverse, *(part for hop in sample.hops for part in (hop.indptr, hop.indices))]
 
 
 def _packed(parts: list[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.uint8], int]:

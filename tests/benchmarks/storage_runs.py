@@ -28,9 +28,10 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.blocks.buffer import LEAST_BLOCKS
-from storage.blocks.gathering import GatherOptions, Gathers
+from storage.blocks.gathering import GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.io_stats import IoStats
+from storage.blocks.row_group import Gathers
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.tiers import FeatureTiers
@@ -41,7 +42,8 @@ from tasks.data_source import Loader
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions, HyperbatchStream
 from tasks.io_monitor import IoMonitor
 from tasks.on_disk import OnDisk, StorageOptions, open_on_disk
-from tasks.storage_memory import SLACK_BYTES, StoragePlan, in_hand, plan_storage
+from tasks.storage_memory import StoragePlan, plan_storage
+from tasks.storage_need import SLACK_BYTES, in_hand
 from tasks.trainer import train, train_from
 from tasks.training_types import Splits, TrainOptions
 from tests.benchmarks import storage_baselines as baselines

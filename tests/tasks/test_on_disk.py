@@ -27,6 +27,7 @@ from storage.blocks.gathering import Gatherer, GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
 from storage.blocks.reader import BlockReader
 from storage.blocks.row_pieces import RowFile
+from storage.blocks.spill_room import ENDLESS, SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan
@@ -37,7 +38,8 @@ from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
-from tasks.storage_memory import StoragePlan, check_bytes, in_hand, plan_storage
+from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
+from tasks.storage_need import in_hand
 from tasks.tiled_inference import TiledInference
 from tasks.trainer import train_from
 from tasks.training_reports import TrainResult
@@ -251,7 +253,8 @@ def test_room_for_larger_mini_batches_is_kept_for_those_in_flight(tmp_path: Path
     assert roomy.parts["samples"] == plain.parts["samples"]
     tight = plan_for(tmp_path / "graph.h5", 48 * MB, 1)
     assert tight.spills_samples
-    assert not plan_for(tmp_path / "graph.h5", 48 * MB, 1, may_spill_samples=False).spills_samples
+    room = SpillRoom(2 * (20_000 * 256 + 4096))  # rows of two mini-batches
+    assert not plan_for(tmp_path / "graph.h5", 48 * MB, 1, room=room).spills_samples
 
 
 @pytest.mark.parametrize("spills", [False, True])
@@ -262,7 +265,8 @@ def test_a_mini_batch_in_hand_takes_nothing_of_those_that_wait(
     """What its rows take beyond their share is what nobody else uses meanwhile."""
     rows, (indptr, indices) = np.zeros((2000, 64), np.float32), power_law_graph(2000, 20_000)
     write_store(tmp_path / "graph.h5", indptr=indptr, indices=indices, features=rows)
-    plan = plan_for(tmp_path / "graph.h5", 130 * MB, 8, hyperbatch=hyperbatch, may_spill_samples=spills)
+    room = ENDLESS if spills else SpillRoom(2 * (160_000 * 256 + 4096))
+    plan = plan_for(tmp_path / "graph.h5", 130 * MB, 8, hyperbatch=hyperbatch, room=room)
     accepted = 0
     for percent in range(100, 800, 2):
         found = BatchSizes(20_000, 60_000, 10_000, 4, 200_000).times(percent / 100)
@@ -312,21 +316,6 @@ def test_a_mini_batch_larger_than_planned_names_a_budget_that_does(tmp_path: Pat
     enough = int(str(caught.value).split("at least ")[1].split(",")[0])
     found = train_on_disk(tmp_path / "graph.h5", options, budget=enough, hyperbatch=hyperbatch)
     equal_outcomes(found, data.train(options))
-
-
-def test_a_disk_budget_too_small_names_one_that_does(tmp_path: Path) -> None:
-    data, options = community_data(4000), replace(OPTIONS, batch_size=100, epochs=1, input_dropout=0.0)
-    rows = np.random.default_rng(0).standard_normal((4000, 600)).astype(np.float32)
-    data = replace(data, rows=rows)
-    write_data(tmp_path / "graph.h5", data)
-    storage: dict[str, Any] = {"hyperbatch": 6}
-    with pytest.raises(BudgetError) as caught:
-        train_on_disk(tmp_path / "graph.h5", options, budget=MB, disk_budget=20_000, **storage)
-    storage["budget"] = int(str(caught.value).split("at least ")[1].split(",")[0])  # leaves no room for a cache
-    with pytest.raises(BudgetError, match="disk_budget leaves") as caught:
-        train_on_disk(tmp_path / "graph.h5", options, disk_budget=20_000, **storage)
-    enough = int(str(caught.value).split("disk_budget to at least ")[1].split(",")[0])
-    equal_outcomes(train_on_disk(tmp_path / "graph.h5", options, disk_budget=enough, **storage), data.train(options))
 
 
 def test_a_graph_without_labels_is_refused(tmp_path: Path) -> None:

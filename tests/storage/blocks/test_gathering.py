@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from kernels.mfg import IdArray
 from storage.blocks.gathering import Gatherer, GatherOptions
+from storage.blocks.spill_room import SpillRoom
 from storage.blocks.stored_features import StoredFeatures
-from storage.errors import ChecksumMismatchError, MachineError
+from storage.errors import BudgetError, ChecksumMismatchError, MachineError
 from storage.graph_store import FEATURES, GraphStore, write_store
+from tests.spilling import SpillMeter
 from tests.storage.blocks.recut import recut_store, store_of
 
 NUM_NODES = 60
@@ -126,6 +128,43 @@ def test_groups_or_spills_by_arithmetic(wide: GraphStore, tmp_path: Path, caplog
     together = [np.arange(start, 2000, 5) for start in range(5)]
     assert gathered_bytes(wide, together, 400, tmp_path)[1] > 0
     assert "spilled" in caplog.text
+
+
+@pytest.mark.parametrize("cache_rows", [0, 150])
+@pytest.mark.parametrize("shares", [1, 3])
+def test_spills_keep_to_the_room_there_is(
+    wide: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_rows: int, shares: int
+) -> None:
+    """From what one mini-batch takes on, any room does: the hyperbatch is cut; less is refused, and says what does."""
+    batches, rows, meter = drawn(8, 200), wide.read_features(), SpillMeter(monkeypatch)
+    one = 516 * (max(map(len, batches)) - cache_rows) + 4096
+    with StoredFeatures(wide, np.arange(0), buffer_bytes=1 << 15) as features:
+        for room in (shares * one, 3 * shares * one, shares * one // 2):
+            meter.peak_bytes, found = 0, 0
+            options = GatherOptions(shares * cache_rows * 524, 1 << 20, tmp_path, room=SpillRoom(room, beside=1000))
+            groups = Gatherer(features, options.split(shares)).groups(batches)
+            if room < shares * one:
+                with pytest.raises(BudgetError, match=f"disk_budget leaves {room}: set disk_budget to at least") as why:
+                    list(groups)
+                assert int(str(why.value).split("at least ")[1].split(",")[0]) <= 1000 + shares * one
+                break
+            for group in groups:
+                for i in range(len(group)):
+                    assert np.array_equal(group.rows(i).gather(), rows[batches[found]])
+                    found += 1
+                group.close()
+            assert found == len(batches)
+            assert 0 < meter.peak_bytes <= room // shares
+
+
+def test_rows_that_fit_the_cache_in_groups_need_no_room(wide: GraphStore, tmp_path: Path) -> None:
+    """Spilling would move fewer bytes."""
+    batches = [np.arange(start, 2000, 5) for start in range(5)]
+    with StoredFeatures(wide, np.arange(0), buffer_bytes=1 << 15) as features:
+        options = GatherOptions(400 * 524, 1 << 20, tmp_path, room=SpillRoom(10_000))
+        for group in Gatherer(features, options).groups(batches):
+            group.close()
+        assert features.stats.counts().write_bytes == 0
 
 
 def test_a_full_disk_is_said_before_reading(wide: GraphStore, tmp_path: Path, limit_file_size: int) -> None:

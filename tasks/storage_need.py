@@ -1,0 +1,134 @@
+"""What training from disk takes of the memory, part by part, whatever the budget is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernels.rank_map import RankMap
+from storage.blocks.buffer import LEAST_BLOCKS
+from storage.blocks.spill_room import SpillRoom
+from storage.graph_store import INDICES, INDPTR, GraphStore
+from tasks.batch_sizes import BatchSizes
+from tasks.hyperbatch_size import Hyperbatches
+
+SLACK_BYTES = 8 << 20
+"""What nobody counts: objects of the interpreter, stacks of threads, fragments of freed arrays."""
+_COUNT_BYTES = 2  # a node: accesses within a hyperbatch
+_MAPS = 3  # what the device tier holds, what the host caches of two hyperbatches hold
+_PLACE_BYTES = 17  # an input node of a mini-batch in hand: tier, slot, order
+_ROWS_AT_ONCE = 3  # mini-batches whose rows are in memory: in hand, ready, being read
+_LARGER = (8.0, 4.0, 2.0, 1.5, 1.25)
+"""How much larger than expected a mini-batch may be, where there is room but not for the largest possible one."""
+_ROOM_SHARE = 4  # of what a budget has beyond the smallest one, mini-batches larger than expected get one part
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyShare:
+    """What sampling holds of the topology."""
+
+    buffer: int
+    """Bytes for blocks of adjacency lists."""
+    indptr_buffer: int | None
+    """Bytes for blocks of offsets; None holds all of them."""
+    indptr: int
+    """Bytes of offsets in memory, either way."""
+
+
+def topology_share(store: GraphStore, budget: int, *, may_be_whole: bool = True) -> TopologyShare:
+    """An eighth of the budget for adjacency lists; offsets whole where they may be and a sixth holds them."""
+    block_bytes, whole = store.info.block_bytes, store.nbytes(INDPTR)
+    least = LEAST_BLOCKS * block_bytes
+    lists = max(least, min(budget // 8, _whole_blocks(store.nbytes(INDICES), block_bytes)))
+    if may_be_whole and whole <= budget // 6:
+        return TopologyShare(lists, None, whole)
+    buffer = max(least, min(budget // 16, _whole_blocks(whole, block_bytes)))
+    return TopologyShare(lists, buffer, buffer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What training takes whatever the budget is."""
+
+    store: GraphStore
+    threads: int
+    held: int
+    evaluation: int
+    hyperbatch: int | None
+    largest: BatchSizes
+    num_batches: int
+    shared_nodes: int
+    room: SpillRoom
+
+    def topology(self, budget: int, sizes: BatchSizes) -> TopologyShare:
+        """A share of what mini-batches at hand leave of the budget; offsets block-wise where whole ones do not fit."""
+        at_hand = sum(in_hand(sizes, self.threads, self.store.info.feature_row_bytes).values())
+        left = max(0, budget - at_hand - self.held)
+        share = topology_share(self.store, left)
+        if share.indptr_buffer is None and self.smallest(sizes, sizes, share) > budget:
+            share = min(share, topology_share(self.store, left, may_be_whole=False), key=lambda one: one.indptr)
+        return share
+
+    def fixed(self, sizes: BatchSizes, topology: TopologyShare) -> dict[str, int]:
+        """Bytes that no hyperbatch changes."""
+        info = self.store.info
+        between = {
+            "accesses": _COUNT_BYTES * info.num_nodes + _MAPS * RankMap.nbytes_for(info.num_nodes),
+            **in_hand(sizes, self.threads, info.feature_row_bytes),
+        }
+        return {
+            "held": self.held + SLACK_BYTES,
+            "offsets": topology.indptr,
+            "topology buffer": topology.buffer,
+            **between,
+            "evaluation": max(0, self.evaluation - sum(between.values())),
+        }
+
+    def hyperbatches(self, sizes: BatchSizes, bound: BatchSizes) -> Hyperbatches:
+        """What their size is decided by."""
+        return Hyperbatches(
+            store=self.store,
+            expected=sizes,
+            bound=bound,
+            largest=self.largest,
+            num_batches=self.num_batches,
+            shared_nodes=self.shared_nodes,
+            room=self.room.nbytes,
+        )
+
+    def smallest(self, sizes: BatchSizes, bound: BatchSizes, topology: TopologyShare) -> int:
+        """The smallest budget for mini-batches of such sizes, at these shares of the topology."""
+        least_buffer = LEAST_BLOCKS * self.store.info.block_bytes
+        hyperbatches = self.hyperbatches(sizes, bound).least_bytes(min(self.hyperbatch or 1, self.num_batches))
+        return sum(self.fixed(bound, topology).values()) + least_buffer + hyperbatches
+
+    def roomy(self, sizes: BatchSizes, larger: BatchSizes, topology: TopologyShare) -> int:
+        """The smallest budget at which mini-batches may get larger than expected."""
+        least = self.smallest(sizes, sizes, topology)
+        return least + _ROOM_SHARE * max(0, self.smallest(sizes, larger, topology) - least)
+
+    def bound(self, budget: int, sizes: BatchSizes, largest: BatchSizes) -> BatchSizes:
+        """How large a mini-batch may get: as large as it ever can where there is room."""
+        topology = self.topology(budget, sizes)
+        for larger in (largest, *(sizes.times(factor).at_most(largest) for factor in _LARGER)):
+            if self.roomy(sizes, larger, topology) <= budget:
+                return larger
+        return sizes
+
+    def enough(self, budget: int, sizes: BatchSizes, larger: BatchSizes) -> int:
+        """A budget, at least the given one, at which mini-batches may get so large: shares grow with the budget."""
+        while (asked := self.roomy(sizes, larger, self.topology(budget, sizes))) > budget:
+            budget = asked
+        return budget
+
+
+def in_hand(sizes: BatchSizes, threads: int, row_bytes: int) -> dict[str, int]:
+    """Bytes of mini-batches while they are numbered, wait with their rows, and train."""
+    return {
+        "hash tables": threads * sizes.table_bytes,
+        "rows at hand": _ROWS_AT_ONCE * (sizes.nodes * (row_bytes + _PLACE_BYTES) + sizes.sample_bytes),
+        "training step": sizes.step_bytes,
+    }
+
+
+def _whole_blocks(nbytes: int, block_bytes: int) -> int:
+    return -(-nbytes // block_bytes) * block_bytes
