@@ -1,38 +1,47 @@
 """Advice before a run: which mode, block size and budgets suit a graph on this machine, and what an epoch will take.
 
-Everything is arithmetic on sizes that files declare and on rates measured here in a few seconds. The prediction is kept
-beside the artifacts, and the run that follows logs how far off it was.
+Memory is planned by the arithmetic that the stages themselves follow, on a store that is only expected; an epoch's work
+follows from the degrees of as many edges as a few seconds give, its time from rates measured here. The prediction is
+kept beside the artifacts, and the run that follows logs how far off it was.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import shutil
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from conf.schema import PipelineConfig
-from kernels.mfg import Mfg
-from kernels.nn.layers import NodeDegrees
-from kernels.nn.model import build_model
-from kernels.rng import Purpose
-from kernels.sampler import NeighborSampler
-from kernels.topology import Topology
+from kernels.nn.model import ModelSpec
+from storage.blocks.layout import LEAST_WORK_BYTES, estimate_store_bytes, layout_held_bytes
 from storage.blocks.probe import DiskSpeed, probe_disk
+from storage.blocks.spill_room import ENDLESS
+from storage.degree_sample import DegreeSample
+from storage.errors import BudgetError
 from storage.formats.base import GraphSource
+from tasks.batch_sizes import BatchSizes, step_bytes
+from tasks.bounds import WRITTEN_COUNTS, count_bytes
 from tasks.budgets import Budgets, format_bytes
-from tasks.sources import open_source
-from tasks.training_config import stand_in_bytes, train_options
+from tasks.build_cache import cache_estimate
+from tasks.compute_threads import compute_threads
+from tasks.disk_plan import FirstBatches, plan_training
+from tasks.expected_batches import ExpectedBatch, expected_batch
+from tasks.expected_epoch import BatchSeconds, Expected, epoch_from_disk, epoch_in_memory, evaluation
+from tasks.expected_graph import ExpectedGraph, expect_graph
+from tasks.inference_files import inference_disk_bytes
+from tasks.machine_rates import cores, row_seconds, sampling_seconds, step_seconds
+from tasks.memory import plan_ingest
+from tasks.profile_memory import plan_profile
+from tasks.sources import ingest_options, open_source
+from tasks.storage_memory import StoragePlan
+from tasks.training_config import stand_in_bytes, train_options, training_estimate
+from tasks.training_types import TrainOptions
 
 _LIBRARY_SPARE = 0.8  # of the memory that is free: the rest is for what nobody counts
-_NODE_BYTES = 96  # labels, splits, degrees, maps, evaluation's bookkeeping
-_SAMPLE_EDGES = 400_000
-_TRIES = 2
+_EDGE_SECONDS = 2
+"""Edges are read for so many times as long as the disk is measured."""
 
 
 @dataclass(frozen=True)
@@ -55,37 +64,29 @@ class Machine:
 class Workload:
     """What an epoch has to do."""
 
-    num_nodes: int
-    """N."""
-    num_edges: int
-    """E, as far as the files tell."""
-    row_bytes: int
-    """Bytes of a feature row in the store."""
-    feature_dim: int
-    """Features a node."""
-    num_classes: int
-    """Classes."""
-    train_nodes: int
-    """Seeds of an epoch."""
-    batch_nodes: tuple[int, ...]
-    """Nodes of a mini-batch to expect: seeds, and after each hop."""
-    batch_edges: tuple[int, ...]
-    """Edges of each hop to expect, from the seeds outward."""
+    graph: ExpectedGraph
+    """The graph."""
+    options: TrainOptions
+    """How it is trained on."""
+    spec: ModelSpec
+    """The network."""
+    batch: ExpectedBatch
+    """A mini-batch."""
+    validated: ExpectedBatch
+    """All neighbors of the nodes that are validated on."""
 
     @property
     def num_batches(self) -> int:
         """Mini-batches of an epoch."""
-        return max(1, -(-self.train_nodes // max(1, self.batch_nodes[0])))
+        return max(1, -(-self.graph.store.info.split_sizes["train"] // self.options.batch_size))
 
     @property
-    def topology_bytes(self) -> int:
-        """Bytes of offsets and adjacency lists."""
-        return 8 * self.num_nodes + (4 if self.num_nodes < 2**31 else 8) * self.num_edges
-
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of topology and features."""
-        return self.topology_bytes + self.num_nodes * self.row_bytes
+    def first(self) -> FirstBatches:
+        """What training expects of its mini-batches."""
+        id_bytes = 4 if self.graph.store.info.num_nodes < 2**31 else 8
+        shapes, nodes = self.batch.shapes, self.batch.num_inputs
+        sizes = BatchSizes.of_hops(shapes, nodes, id_bytes)
+        return FirstBatches(replace(sizes, step_bytes=step_bytes(self.spec, shapes, nodes)), self.batch.shared_nodes)
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,25 @@ class Advice:
     """Memory that training takes in that mode."""
     disk_bytes: int
     """Disk that the prepared graph takes, scratch files included."""
-    epoch_s: float
-    """Seconds of an epoch of training, evaluation left out."""
-    epoch_read_bytes: float
-    """Bytes read from disk in an epoch."""
+    hyperbatch: int
+    """Mini-batches that are sampled and gathered together from disk; 0 from memory."""
+    smallest_host_budget: Mapping[str, int]
+    """The smallest `host_budget` that would do, by stage, training from disk."""
+    epoch: Expected
+    """An epoch of training, evaluation left out."""
+    evaluation: Expected
+    """Validation after an epoch."""
+
+    @property
+    def prediction(self) -> dict[str, float]:
+        """What a run can be compared with."""
+        return {
+            "epoch_s": self.epoch.seconds,
+            "epoch_read_bytes": self.epoch.read_bytes,
+            "evaluation_s": self.evaluation.seconds,
+            "evaluation_read_bytes": self.evaluation.read_bytes,
+            "hyperbatch": self.hyperbatch,
+        }
 
 
 def advise(config: PipelineConfig, *, seconds: float = 2.0) -> Advice:
@@ -116,7 +132,7 @@ def advise(config: PipelineConfig, *, seconds: float = 2.0) -> Advice:
     config
         What is to be run.
     seconds
-        How long to measure the disk.
+        How long to measure the disk; edges are read for twice as long.
 
     Raises
     ------
@@ -126,7 +142,10 @@ def advise(config: PipelineConfig, *, seconds: float = 2.0) -> Advice:
         The disk cannot be written to.
     """
     source = open_source(config.data)
-    return decide(config, look_at_machine(config, seconds), workload(config, source))
+    work = workload(config, expect_graph(config, source, _EDGE_SECONDS * seconds))
+    machine = look_at_machine(config, seconds)
+    with compute_threads(work.options):
+        return decide(config, source, machine, work)
 
 
 def look_at_machine(config: PipelineConfig, seconds: float) -> Machine:
@@ -137,138 +156,160 @@ def look_at_machine(config: PipelineConfig, seconds: float) -> Machine:
     return Machine(
         memory_bytes=free if budget is not None else int(_LIBRARY_SPARE * free),
         free_disk_bytes=shutil.disk_usage(folder).free,
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         gpu=torch.cuda.get_device_name(0) if torch.cuda.is_available() else "",
         disk=probe_disk(folder, seconds),
     )
 
 
-def workload(config: PipelineConfig, source: GraphSource) -> Workload:
-    """Estimate an epoch's work from what the files declare; ids that must be counted first are bounded by the edges."""
-    edges = source.approx_edges * (2 if config.data.symmetrize else 1)
-    nodes = source.num_nodes or max(1, 2 * edges)
-    features, data = source.features, config.data
-    if source.splits is not None and data.split == "provided":
-        train = len(source.splits["train"])
-    else:
-        train = int(nodes * (data.train_fraction if data.split == "random" else 1.0))
-    batch_nodes, batch_edges = expected_batch(nodes, edges, min(config.sampling.batch_size, max(1, train)), config)
+def workload(config: PipelineConfig, graph: ExpectedGraph) -> Workload:
+    """Expect an epoch's mini-batches, and what validation reaches."""
+    options, info = train_options(config, None), graph.store.info
+    spec = options.model_spec(max(1, info.feature_dim), max(1, info.num_classes))
+    seeds = min(options.batch_size, max(1, info.split_sizes["train"]))
+    everything = [-1] * spec.num_layers if spec.needs_graph else []
     return Workload(
-        num_nodes=nodes,
-        num_edges=edges,
-        row_bytes=0 if features is None else features.dim * (2 if features.dtype == np.float16 else 4),
-        feature_dim=0 if features is None else features.dim,
-        num_classes=max(2, 0 if source.labels is None else len(source.labels.names)),
-        train_nodes=train,
-        batch_nodes=batch_nodes,
-        batch_edges=batch_edges,
+        graph,
+        options,
+        spec,
+        expected_batch(graph.degrees, options.fanouts, seeds, replace=options.replace),
+        expected_batch(graph.degrees, everything, info.split_sizes["valid"]),
     )
 
 
-def expected_batch(
-    num_nodes: int, num_edges: int, seeds: int, config: PipelineConfig
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Nodes and edges of a mini-batch after each hop, if every node had the mean degree and neighbors were uniform."""
-    nodes, edges, degree = [seeds], [], num_edges / num_nodes
-    for fanout in reversed(config.sampling.fanouts):
-        drawn = nodes[-1] * (degree if fanout < 0 else min(fanout, degree))
-        fresh = (num_nodes - nodes[-1]) * -math.expm1(-drawn / num_nodes)
-        edges.append(int(drawn))
-        nodes.append(min(num_nodes, nodes[-1] + int(fresh)))
-    return tuple(nodes), tuple(edges)
-
-
-def decide(config: PipelineConfig, machine: Machine, work: Workload) -> Advice:
+def decide(config: PipelineConfig, source: GraphSource, machine: Machine, work: Workload) -> Advice:
     """Choose a mode and its sizes, and predict an epoch."""
-    held, batch = _NODE_BYTES * work.num_nodes, _batch_bytes(work)
-    in_memory = work.data_bytes + held + (config.sampling.superbatch + 2) * batch + stand_in_bytes(config)
-    mode = "memory" if in_memory <= machine.memory_bytes else "storage"
     block = machine.disk.efficient_block_bytes
-    compute_s = work.num_batches * (step_seconds(config, work) + sampling_seconds(config, work))
-    settings = {"storage.mode": mode, "layout.block_bytes": str(block)}
-    if mode == "memory":
-        read, memory, epoch_s = 0.0, in_memory, compute_s
+    work = replace(work, graph=work.graph.in_blocks_of(block))
+    store = work.graph.store
+    in_memory = training_estimate(config, store).memory_bytes
+    smallest = smallest_budgets(config, source, work)
+    settings = {"layout.block_bytes": str(block)}
+    if in_memory <= machine.memory_bytes and config.storage.mode == "memory":
+        plan, memory, settings["storage.mode"] = None, in_memory, "memory"
     else:
-        memory = machine.memory_bytes
-        settings["host_budget"] = str(memory)
-        hyperbatch = max(1, min(1024, work.num_batches, (memory - held) // 3 // max(1, batch)))
-        read = hyperbatch_read_bytes(work, hyperbatch, block) * math.ceil(work.num_batches / hyperbatch)
-        epoch_s = max(compute_s, read / machine.disk.bytes_per_s)
-    disk = 2 * work.data_bytes + 8 * (work.num_edges if in_memory > machine.memory_bytes else 0)
-    reasons = _reasons(machine, work, mode, in_memory, block, batch)
-    return Advice(settings, reasons, mode, memory, disk, epoch_s, read)
+        memory = max(machine.memory_bytes, *smallest.values())
+        plan = plan_of(config, work, memory)
+        settings |= {"storage.mode": "storage", "host_budget": str(memory)}
+    batch = batch_seconds(work)
+    if plan is None:
+        epoch = epoch_in_memory(work.num_batches, batch, work.options.threads)
+    else:
+        epoch = epoch_from_disk(plan, work.first.sizes, work.num_batches, batch, machine.disk, work.options.threads)
+    return Advice(
+        settings=settings,
+        reasons=_reasons(machine, work, in_memory, smallest, plan),
+        mode=settings["storage.mode"],
+        memory_bytes=memory,
+        disk_bytes=_disk_bytes(config, source, work, memory),
+        hyperbatch=0 if plan is None else plan.hyperbatch,
+        smallest_host_budget=smallest,
+        epoch=epoch,
+        evaluation=evaluation(store, work.spec, work.validated.shapes, plan, machine.disk),
+    )
 
 
-def hyperbatch_read_bytes(work: Workload, hyperbatch: int, block_bytes: int) -> float:
-    """Bytes of the blocks that some mini-batches touch together, if their nodes lie anywhere."""
-    share = 1 - (1 - work.batch_nodes[-1] / work.num_nodes) ** hyperbatch
-    rows = _touched(work.num_nodes * work.row_bytes, share * work.num_nodes, block_bytes)
-    expanded = 1 - (1 - (work.batch_nodes[-2] if len(work.batch_nodes) > 1 else 0) / work.num_nodes) ** hyperbatch
-    return rows + _touched(work.topology_bytes, expanded * work.num_nodes, block_bytes)
+def plan_of(config: PipelineConfig, work: Workload, budget: int) -> StoragePlan:
+    """The plan that training from disk will make.
+
+    Raises
+    ------
+    BudgetError
+        If the budget is too small; names the smallest one that would do.
+    """
+    return plan_training(
+        work.graph.store,
+        work.options,
+        work.spec,
+        work.first,
+        num_seeds=work.graph.store.info.split_sizes["train"],
+        cached_rows=0,
+        cached_list_bytes=stand_in_bytes(config),  # rows and lists together
+        host_budget=budget,
+        hyperbatch=config.storage.hyperbatch,
+        room=ENDLESS,
+    )
 
 
-def _touched(nbytes: int, places: float, block_bytes: int) -> float:
-    """Bytes of the blocks that hold some of many places."""
-    blocks = max(1.0, nbytes / block_bytes)
-    return nbytes * -math.expm1(-places / blocks)
+def smallest_budgets(config: PipelineConfig, source: GraphSource, work: Workload) -> dict[str, int]:
+    """The smallest `host_budget` that would do for each stage, training from disk."""
+    store, sampling, profile = work.graph.store, config.sampling, config.profile
+    counts = count_bytes(store.info.split_sizes["train"], sampling, profile.epochs, profile.heldout_epochs)
+    numbered = replace(source, num_nodes=store.info.num_nodes)
+    profiled = plan_profile(
+        store,
+        sampling,
+        0,
+        counts_bytes=WRITTEN_COUNTS * counts,
+        longest_list=int(work.graph.degrees.in_degree.max(initial=0)),
+    )
+    smallest = {
+        "ingest": plan_ingest(numbered, ingest_options(config), 0).estimate.memory_bytes,
+        "reorder": layout_held_bytes(store) + LEAST_WORK_BYTES,
+        "profile": profiled.memory_bytes,
+        "cache": cache_estimate(store, config).memory_bytes,
+    }
+    try:
+        plan_of(config, work, 1)
+    except BudgetError as error:
+        smallest["train"] = error.needed or 0
+    return smallest
 
 
-def _batch_bytes(work: Workload) -> int:
-    """Bytes of a mini-batch in memory, its rows too."""
-    return work.batch_nodes[-1] * (work.row_bytes + 24) + 16 * sum(work.batch_edges)
+def batch_seconds(work: Workload) -> BatchSeconds:
+    """Time what a mini-batch takes."""
+    info, batch = work.graph.store.info, work.batch
+    edges = sum(shape.num_edges for shape in batch.shapes)
+    return BatchSeconds(
+        sampling=edges * sampling_seconds(work.options.fanouts, info.num_edges / info.num_nodes),
+        rows=batch.num_inputs * row_seconds(info.feature_row_bytes),
+        step=step_seconds(work.spec, batch.shapes, batch.num_inputs),
+    )
 
 
-def step_seconds(config: PipelineConfig, work: Workload) -> float:
-    """Time a step of training on a mini-batch of that shape, scaled down where it is large."""
-    scale = max(1.0, (sum(work.batch_edges) + work.batch_nodes[-1]) / _SAMPLE_EDGES)
-    nodes = [max(1, int(count / scale)) for count in work.batch_nodes]
-    rng, hops = np.random.default_rng(0), []
-    for num_dst, num_src, edges in zip(nodes, nodes[1:], work.batch_edges, strict=False):
-        indptr = np.linspace(0, int(edges / scale), num_dst + 1).astype(np.int64)
-        hops.append(Mfg(indptr, rng.integers(0, num_src, indptr[-1]).astype(np.int32), num_src))
-    spec = train_options(config, None).model_spec(max(1, work.feature_dim), work.num_classes)
-    model, rows = build_model(spec, seed=0), torch.rand(nodes[-1], max(1, work.feature_dim))
-    degrees = NodeDegrees(np.ones(nodes[-1], np.int64), np.ones(nodes[-1], np.int64))
-    best = math.inf
-    for _ in range(_TRIES):
-        start = time.perf_counter()
-        model(hops, rows, degrees).sum().backward()
-        best = min(best, time.perf_counter() - start)
-    return best * scale
+def _disk_bytes(config: PipelineConfig, source: GraphSource, work: Workload, memory_bytes: int) -> int:
+    """The most that all artifacts take at once: the ingested store, and the laid-out one beside it."""
+    store = work.graph.store
+    laid_out = estimate_store_bytes(store, store.info.block_bytes)
+    numbered = replace(source, num_nodes=store.info.num_nodes)
+    ingested = plan_ingest(numbered, ingest_options(config), memory_bytes).estimate.disk_bytes
+    return max(ingested + laid_out, laid_out + inference_disk_bytes(work.spec, store.info.num_nodes))
 
 
-def sampling_seconds(config: PipelineConfig, work: Workload) -> float:
-    """Time the sampler on a random graph of the same mean degree; what it takes beside a step that uses one core."""
-    if not config.sampling.fanouts:
-        return 0.0
-    nodes = min(work.num_nodes, 200_000)
-    degree = max(1, min(64, round(work.num_edges / work.num_nodes)))
-    indices = np.random.default_rng(0).integers(0, nodes, nodes * degree).astype(np.int32)
-    topology = Topology.in_memory(np.arange(nodes + 1, dtype=np.int64) * degree, indices)
-    sampler = NeighborSampler(topology, config.sampling.fanouts, seed=0, purpose=Purpose.PROFILE)
-    seeds, best = np.arange(min(nodes, max(1, work.batch_nodes[0] // 10))), math.inf
-    for number in range(_TRIES + 1):
-        start = time.perf_counter()
-        sampled = sampler.sample([seeds], epoch=0, first_batch=number)
-        edges = sum(hop.num_edges for hop in sampled.samples[0].hops)
-        best = min(best, (time.perf_counter() - start) / max(1, edges)) if number else best
-    overlap = max(1, min(config.sampling.threads, len(os.sched_getaffinity(0)) - 1))
-    return best * sum(work.batch_edges) / overlap
-
-
-def _reasons(machine: Machine, work: Workload, mode: str, in_memory: int, block: int, batch: int) -> tuple[str, ...]:
-    disk = machine.disk
+def _reasons(
+    machine: Machine, work: Workload, in_memory: int, smallest: Mapping[str, int], plan: StoragePlan | None
+) -> tuple[str, ...]:
+    store, degrees, disk = work.graph.store, work.graph.degrees, machine.disk
+    info, stored = store.info, sum(map(store.nbytes, store.datasets))
     how = "direct" if disk.direct else "buffered: this file system refuses direct I/O"
-    fits = "fits" if mode == "memory" else "does not fit"
-    return (
-        f"graph: {work.num_nodes:,} nodes, {work.num_edges:,} edges, rows of {work.row_bytes} bytes: "
-        f"{format_bytes(work.data_bytes)} of topology and features",
+    block = info.block_bytes
+    reasons = [
+        f"graph: {info.num_nodes:,} nodes, {info.num_edges:,} edges, rows of {info.feature_row_bytes} bytes: "
+        f"{format_bytes(stored)} once laid out{_source_of(degrees)}",
         f"machine: {format_bytes(machine.memory_bytes)} of memory for a stage, {machine.cores} cores, "
         f"{'GPU ' + machine.gpu if machine.gpu else 'no GPU'}",
-        f"disk: {disk.bytes_per_s / 1e6:,.0f} MB/s in reads of 1 MiB, {disk.small_reads_per_s:,.0f} reads of 4 KiB a "
-        f"second ({how}), {format_bytes(machine.free_disk_bytes)} free",
-        f"a mini-batch has about {work.batch_nodes[-1]:,} input nodes, {sum(work.batch_edges):,} edges, "
-        f"{format_bytes(batch)}; an epoch has {work.num_batches:,}",
-        f"training in memory takes {format_bytes(in_memory)}, which {fits}",
+        f"disk: {disk.bytes_per_s / 1e6:,.0f} MB/s in reads of 1 MiB, {disk.streamed_bytes_per_s / 1e6:,.0f} with "
+        f"several in flight, {disk.small_reads_per_s:,.0f} reads of 4 KiB a second ({how}), "
+        f"{disk.written_bytes_per_s / 1e6:,.0f} MB/s written, {format_bytes(machine.free_disk_bytes)} free",
+        f"a mini-batch has about {work.batch.num_inputs:,} input nodes and "
+        f"{sum(shape.num_edges for shape in work.batch.shapes):,} edges; an epoch has {work.num_batches:,}",
+        f"training in memory takes {format_bytes(in_memory)}, which "
+        f"{'fits' if in_memory <= machine.memory_bytes else 'does not fit'}",
+        f"the smallest host_budget, training from disk, is {max(smallest.values())}: "
+        + ", ".join(f"{stage} {format_bytes(nbytes)}" for stage, nbytes in smallest.items()),
         f"reads of {format_bytes(block)} reach about nine tenths of this disk's rate",
-    )
+    ]
+    if plan is not None:
+        reasons.append(
+            f"hyperbatches of {plan.hyperbatch} mini-batches move the fewest bytes, samples "
+            f"{'on disk' if plan.spills_samples else 'in memory'} until they are used"
+        )
+    return tuple(reasons)
+
+
+def _source_of(degrees: DegreeSample) -> str:
+    """What the degrees are known from, where not all edges were read."""
+    if degrees.read_share == 1:
+        return ""
+    doubt = "; they come sorted: a longer look, by --seconds, makes this surer" if degrees.is_sorted else ""
+    return f" (told from {degrees.read_share:.0%} of the edges{doubt})"

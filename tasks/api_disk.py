@@ -180,7 +180,7 @@ def _plan(
     return plan_storage(
         store,
         options.host_budget,
-        expected_sizes(samples, largest),
+        expected_sizes(BatchSizes.largest(samples), largest),
         num_batches=max(1, -(-num_nodes // options.batch_size)),
         kept_bytes=kept_bytes,
         evaluation_bytes=0,

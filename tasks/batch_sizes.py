@@ -60,6 +60,13 @@ class BatchSizes:
             max(steps, default=0),
         )
 
+    @classmethod
+    def of_hops(cls, shapes: Sequence[HopShape], num_inputs: int, id_bytes: int) -> BatchSizes:
+        """Sizes of a mini-batch with such hops, that of the seeds first, without its step."""
+        edges, frontier = sum(shape.num_edges for shape in shapes), max((shape.num_dst for shape in shapes), default=0)
+        inner = sum(_OFFSET_BYTES * (shape.num_dst + 1) + _LOCAL_BYTES * shape.num_edges for shape in shapes[:-1])
+        return cls(num_inputs, edges, frontier, id_bytes, inner)
+
     def times(self, factor: float) -> BatchSizes:
         """Larger by a factor."""
         return BatchSizes(
@@ -100,7 +107,7 @@ class BatchSizes:
 
 def sizes_of(sample: Sample) -> BatchSizes:
     """Sizes of a mini-batch, without its step."""
-    return _sizes(shapes_of(sample), len(sample.input_nodes), sample.input_nodes.itemsize)
+    return BatchSizes.of_hops(shapes_of(sample), len(sample.input_nodes), sample.input_nodes.itemsize)
 
 
 def shared_nodes(samples: Sequence[Sample]) -> int:
@@ -153,7 +160,7 @@ def largest_possible(
         Whether neighbors are drawn with replacement.
     """
     shapes, nodes = most_hops(num_nodes, num_edges, fanouts, num_seeds, replace=replace)
-    sizes = _sizes(shapes, nodes, id_bytes)
+    sizes = BatchSizes.of_hops(shapes, nodes, id_bytes)
     return dataclasses.replace(sizes, step_bytes=step_bytes(spec, shapes, nodes))
 
 
@@ -169,9 +176,3 @@ def step_bytes(spec: ModelSpec, shapes: Sequence[HopShape], num_inputs: int) -> 
         most += hop.num_dst * (2 * layer.in_dim + 5 * layer.out_dim) + projected + attention
     weights = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
     return _FLOAT_BYTES * (most + 6 * weights)
-
-
-def _sizes(shapes: Sequence[HopShape], num_inputs: int, id_bytes: int) -> BatchSizes:
-    edges, frontier = sum(shape.num_edges for shape in shapes), max((shape.num_dst for shape in shapes), default=0)
-    inner = sum(_OFFSET_BYTES * (shape.num_dst + 1) + _LOCAL_BYTES * shape.num_edges for shape in shapes[:-1])
-    return BatchSizes(num_inputs, edges, frontier, id_bytes, inner)

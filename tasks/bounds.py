@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from storage.cache.profile import count_dtype
-from storage.graph_store import INDICES, INDPTR, GraphStore, StoreInfo
+from storage.expected_store import StoreSizes
+from storage.graph_store import INDICES, INDPTR, StoreInfo
 from tasks.batch_sizes import most_hops
 from tasks.in_flight import most_batch_bytes
 
@@ -47,7 +48,7 @@ class SamplingSizes(Protocol):
         """Whether neighbors are drawn with replacement."""
 
 
-def topology_bytes(store: GraphStore) -> int:
+def topology_bytes(store: StoreSizes) -> int:
     """Return the bytes of the adjacency in memory."""
     return store.nbytes(INDPTR) + store.nbytes(INDICES)
 

@@ -20,6 +20,7 @@ from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
 from storage.cache.profile import AccessProfile, StoredProfile
 from storage.degrees import in_degrees
 from storage.errors import BudgetError
+from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES, GraphStore
 from storage.manifest import Manifest
 from tasks.bounds import count_bytes, topology_bytes
@@ -66,7 +67,7 @@ def build_cache(run: RunContext) -> Manifest:
 
     def estimate() -> Estimate:
         with GraphStore.open(laid_out.path(STORE_FILE)) as store:
-            return _estimate(store, run.config)
+            return cache_estimate(store, run.config)
 
     manifest = run.open_or_build(cache_spec(run.config, profiled.digest), build, estimate)
     run.picture(manifest.path(_PICTURE))
@@ -74,7 +75,7 @@ def build_cache(run: RunContext) -> Manifest:
     return manifest
 
 
-def _estimate(store: GraphStore, config: PipelineConfig) -> Estimate:
+def cache_estimate(store: StoreSizes, config: PipelineConfig) -> Estimate:
     """Add up counts, degrees and the plan; what measuring the cost of misses takes, if that is more."""
     info, asked = store.info, config.profile
     one = count_bytes(info.split_sizes["train"], config.sampling, asked.epochs, asked.heldout_epochs)

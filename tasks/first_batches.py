@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kernels.mfg import IdArray, Sample
-from kernels.nn.model import ModelSpec
 from kernels.rank_map import RankMap
 from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.hyperbatch import HyperbatchSampler
@@ -42,6 +41,6 @@ def sample_first(
         return sampler_of(topology).sample(seeds, epoch=0, first_batch=0).samples, list_bytes
 
 
-def expected_sizes(samples: Sequence[Sample], largest: BatchSizes, spec: ModelSpec | None = None) -> BatchSizes:
-    """Sizes that others are expected to have, none above what is possible."""
-    return BatchSizes.largest(samples, spec).times(_MARGIN).at_most(largest)
+def expected_sizes(found: BatchSizes, largest: BatchSizes) -> BatchSizes:
+    """Sizes that others are expected to have at most, where some have those found; none above what is possible."""
+    return found.times(_MARGIN).at_most(largest)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from storage.blocks.gathering import KEPT_ID_BYTES
 from storage.blocks.spill import SPARE_BUFFERS, padded
 from storage.blocks.spill_room import spilled_bytes
-from storage.graph_store import FEATURES, INDICES, GraphStore
+from storage.expected_store import StoreSizes
+from storage.graph_store import FEATURES, INDICES
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import GENERATIONS
 
@@ -32,6 +33,35 @@ class NoRoomError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes to and from the disk for a mini-batch, as expected."""
+
+    lists: float
+    """Blocks of adjacency lists."""
+    rows: float
+    """Blocks of features."""
+    spilled: float
+    """Rows that are written, and read again."""
+    samples: float
+    """What of samples is written, and read again."""
+
+    @property
+    def read(self) -> float:
+        """Bytes read."""
+        return self.lists + self.rows + self.spilled + self.samples
+
+    @property
+    def written(self) -> float:
+        """Bytes written."""
+        return self.spilled + self.samples
+
+    @property
+    def moved(self) -> float:
+        """Bytes read and written."""
+        return self.read + self.written
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """What hyperbatches of one size take, in bytes, and what they move."""
 
@@ -47,8 +77,8 @@ class Share:
     """Buffers in front of the spill file."""
     cache: int
     """What is left for rows."""
-    moved: float
-    """Bytes read and written for a mini-batch, as expected."""
+    traffic: Traffic
+    """What they move for a mini-batch, as expected."""
     least_room: int
     """The least room on disk for mini-batches as large as there is memory for: samples, and rows beyond the cache."""
     good_room: int
@@ -59,7 +89,7 @@ class Share:
 class Hyperbatches:
     """What is known about the mini-batches to come."""
 
-    store: GraphStore
+    store: StoreSizes
     """The graph."""
     expected: BatchSizes
     """Sizes of most of them."""
@@ -104,7 +134,9 @@ class Hyperbatches:
         if least > self.room:
             raise NoRoomError(least)
         good = [share for share in fitting if share.good_room <= self.room]
-        return min(good or [share for share in fitting if share.least_room <= self.room], key=lambda share: share.moved)
+        return min(
+            good or [share for share in fitting if share.least_room <= self.room], key=lambda share: share.traffic.moved
+        )
 
     def enough_room(self, asked: int | None) -> int:
         """Bytes on disk at which no mini-batch takes too many."""
@@ -156,28 +188,33 @@ class Hyperbatches:
         spill = pieces * min(GOOD_PIECE_BYTES, max(LEAST_PIECE_BYTES, rest // 2 // pieces))
         if rest < spill:
             return None
-        passes = max(1, math.ceil(count * one / sampling))
         cache = rest - spill
-        room = self.room - (self._sample_disk(count, self.bound) if spills else 0)
-        moved = self._moved(count, cache, passes, room) + (2 * self.expected.sample_bytes if spills else 0)
+        traffic = self.traffic(count, cache, sampling, spills=spills)
         least, good = (self._least_room(count, cache, most, spills=spills) for most in (self.bound, self.largest))
-        return Share(count, spills, samples, sampling, spill, cache, moved, least, good)
+        return Share(count, spills, samples, sampling, spill, cache, traffic, least, good)
 
-    def _moved(self, count: int, cache: int, passes: int, room: int) -> float:
+    def traffic(self, count: int, cache: int, sampling: int, *, spills: bool) -> Traffic:
+        """What hyperbatches of so many move, with so much memory for rows and for sampling."""
         info, sizes = self.store.info, self.expected
+        passes = max(1, math.ceil(count * (sizes.sampling_bytes + sizes.sample_bytes) / sampling))
+        room = self.room - (self._sample_disk(count, self.bound) if spills else 0)
+        samples = float(sizes.sample_bytes) if spills else 0.0
         if count < self.num_batches:
             cache //= 2  # two hyperbatches' rows are held
         lists = passes * self._touched(INDICES, count * sizes.frontier) / count
         if not info.feature_row_bytes:
-            return lists
+            return Traffic(lists, 0.0, 0.0, samples)
         rows = cache // (info.feature_row_bytes + KEPT_ID_BYTES)
         cold = count * info.feature_row_bytes * (sizes.nodes - self._hits(count, rows))
         at_once = max(1.0, count / max(1, math.ceil(cold / max(1, room // GENERATIONS))))  # the disk holds their rows
-        spilled = self._touched(FEATURES, at_once * sizes.nodes) / at_once
-        spilled += 2 * info.feature_row_bytes * (sizes.nodes - self._hits(at_once, rows))
+        blocks = self._touched(FEATURES, at_once * sizes.nodes) / at_once
+        cold_bytes = info.feature_row_bytes * (sizes.nodes - self._hits(at_once, rows))
+        spilling = Traffic(lists, blocks, cold_bytes, samples)
         together = min(count, rows // max(1, sizes.nodes))  # as many as need no spilling
-        grouped = self._touched(FEATURES, together * sizes.nodes) / together if together else math.inf
-        return lists + min(spilled, grouped)
+        if not together:
+            return spilling
+        grouping = Traffic(lists, self._touched(FEATURES, together * sizes.nodes) / together, 0.0, samples)
+        return min(spilling, grouping, key=lambda traffic: traffic.moved)
 
     def _touched(self, name: str, places: float) -> float:
         """Bytes of the blocks that hold some of many places."""

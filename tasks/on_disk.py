@@ -15,8 +15,7 @@ import numpy.typing as npt
 from kernels.cpu.heap import give_back_large_arrays
 from kernels.mfg import IdArray, Sample
 from kernels.nn.layers import NodeDegrees
-from kernels.nn.model import ModelSpec, build_model
-from kernels.rank_map import RankMap
+from kernels.nn.model import ModelSpec
 from kernels.rng import Purpose
 from kernels.sampler import shuffled_batches
 from storage.blocks.gathering import GatherOptions, Keep
@@ -28,20 +27,18 @@ from storage.blocks.stored_topology import StoredTopology
 from storage.content_checks import check_range
 from storage.errors import InputError
 from storage.graph_store import INDPTR, LABELS, OUT_DEGREE, GraphStore, row_chunks
-from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
+from tasks.batch_sizes import BatchSizes
 from tasks.data_source import Inference, Loader
-from tasks.first_batches import PROBED, expected_sizes, sample_first
+from tasks.disk_plan import FirstBatches, label_dtype, plan_training
+from tasks.first_batches import PROBED, sample_first
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
 from tasks.inference_files import inference_disk_bytes
 from tasks.objective import Labels
-from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
-from tasks.tiled_inference import LEAST_TILE_BYTES, TiledInference, pieces_bytes, sets_bytes
+from tasks.storage_memory import StoragePlan, check_bytes
+from tasks.tiled_inference import TiledInference, pieces_bytes
 from tasks.training_types import Splits, TrainOptions
-from tasks.validation import scoring_bytes
 
 _logger = logging.getLogger(__name__)
-_MODEL_COPIES = 5
-"""Weights, gradients, both moments of Adam, the best epoch's weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +177,20 @@ def open_on_disk(
         degrees = stored_degrees(store) if options.kind == "gcn" else None
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
         samples, list_bytes = _first_batches(store, splits.labelled(labels).train, options, cached_lists)
-        held = _held_bytes(store, labels, splits, degrees, len(cached_features), list_bytes, spec)
-        held += sets_bytes(spec, store.info.num_nodes, prepared=2)  # for the validation and for the test nodes
-        plan, stats = _plan(store, options, storage, spec, samples, len(splits.labelled(labels).train), held), IoStats()
+        evaluated = inference_disk_bytes(spec, store.info.num_nodes)
+        plan = plan_training(
+            store,
+            options,
+            spec,
+            FirstBatches.of(samples, spec),
+            num_seeds=len(splits.labelled(labels).train),
+            cached_rows=len(cached_features),
+            cached_list_bytes=list_bytes,
+            host_budget=storage.host_budget,
+            hyperbatch=storage.hyperbatch,
+            room=SpillRoom.of(storage.disk_budget, storage.disk_taken, storage.directory, least=evaluated),
+        )
+        stats = IoStats()
         del samples  # this frame lasts as long as training does
         topology = stack.enter_context(
             StoredTopology(
@@ -224,45 +232,10 @@ def _first_batches(
     )
 
 
-def _plan(
-    store: GraphStore,
-    options: TrainOptions,
-    storage: StorageOptions,
-    spec: ModelSpec,
-    samples: tuple[Sample, ...],
-    num_seeds: int,
-    held_bytes: int,
-) -> StoragePlan:
-    """Share out the budget for mini-batches like those sampled; between epochs the disk is for evaluation."""
-    evaluated = inference_disk_bytes(spec, store.info.num_nodes)
-    room = SpillRoom.of(storage.disk_budget, storage.disk_taken, storage.directory, least=evaluated)
-    info, id_bytes = store.info, samples[0].input_nodes.itemsize
-    largest = largest_possible(
-        info.num_nodes, info.num_edges, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace
-    )
-    plan = plan_storage(
-        store,
-        storage.host_budget,
-        expected_sizes(samples, largest, spec),
-        num_batches=-(-num_seeds // options.batch_size),
-        kept_bytes=held_bytes,
-        evaluation_bytes=LEAST_TILE_BYTES + pieces_bytes(spec, info.num_nodes),
-        threads=options.threads,
-        hyperbatch=storage.hyperbatch,
-        largest=largest,
-        shared_nodes=shared_nodes(samples),
-        room=room,
-    )
-    if evaluated > room.nbytes:
-        raise room.short("exact evaluation writes", evaluated)
-    return plan
-
-
 def narrow_labels(store: GraphStore) -> npt.NDArray[Any]:
     """(N,) classes, -1 where unknown, in the narrowest type; read piece by piece."""
     limit = store.info.num_classes
-    dtype = next(kind for kind in (np.int8, np.int16, np.int32) if limit <= np.iinfo(kind).max)
-    labels_N: npt.NDArray[Any] = np.empty(store.info.num_nodes, dtype)
+    labels_N: npt.NDArray[Any] = np.empty(store.info.num_nodes, label_dtype(limit))
     done = 0
     for chunk in row_chunks(store, LABELS):
         check_range(store.path, "labels", chunk, -1, limit)
@@ -286,27 +259,3 @@ def stored_degrees(store: GraphStore) -> NodeDegrees:
         out_degree[done : done + len(chunk)] = chunk
         done += len(chunk)
     return NodeDegrees(in_degree, out_degree)
-
-
-def _held_bytes(
-    store: GraphStore,
-    labels: Labels,
-    splits: Splits,
-    degrees: NodeDegrees | None,
-    cached_rows: int,
-    cached_list_bytes: int,
-    spec: ModelSpec,
-) -> int:
-    """Bytes held from the first epoch to the last: labels and their mask, splits twice, degrees, the device tier.
-
-    Also what evaluation takes that no tile counts: the model with its optimizer, and the scored nodes' outputs.
-    """
-    split_bytes = splits.train.nbytes + splits.valid.nbytes + splits.test.nbytes
-    degree_bytes = 0 if degrees is None else degrees.in_degree.nbytes + degrees.out_degree.nbytes
-    device = cached_rows * store.info.feature_row_bytes + cached_list_bytes
-    device += RankMap.nbytes_for(store.info.num_nodes) if cached_rows else 0
-    scored = max(len(splits.valid), len(splits.test))  # one after the other
-    scoring = scoring_bytes(scored, spec.num_classes, many_labels=store.info.is_multi_label)
-    weights = sum(weight.nbytes for weight in build_model(spec, seed=0).parameters())
-    kept = labels.nbytes + store.info.num_nodes + 4 * split_bytes + degree_bytes + device
-    return kept + scoring + _MODEL_COPIES * weights

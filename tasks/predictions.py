@@ -10,7 +10,7 @@ from typing import Any
 from conf.schema import PipelineConfig
 from storage.atomic import write_text
 
-_EPOCH_S, _EPOCH_READ_BYTES = "epoch_s", "epoch_read_bytes"
+_PREDICTED = ("epoch_s", "epoch_read_bytes", "evaluation_s", "evaluation_read_bytes", "hyperbatch")
 _DEPENDS_ON = {"data", "sampling", "model", "layout", "storage", "host_budget", "backend"}
 
 
@@ -29,7 +29,8 @@ def keep_prediction(config: PipelineConfig, settings: Mapping[str, str], predict
     settings
         What the prediction is for in place of the configuration's own, as `--set` takes them.
     prediction
-        `epoch_s` and `epoch_read_bytes`.
+        `epoch_s`, and from disk `epoch_read_bytes`; `evaluation_s` and `evaluation_read_bytes` of validation after an
+        epoch; `hyperbatch`.
     """
     key = _key(config, settings)
     write_text(prediction_file(config), json.dumps({**prediction, "key": key}, indent=1) + "\n")
@@ -43,7 +44,7 @@ def prediction_errors(config: PipelineConfig, measured: Mapping[str, float]) -> 
     config
         Of the run.
     measured
-        `epoch_s`, and `epoch_read_bytes` where it was counted.
+        The same as far as it was counted.
 
     Returns
     -------
@@ -57,7 +58,7 @@ def prediction_errors(config: PipelineConfig, measured: Mapping[str, float]) -> 
     if kept.get("key") != _key(config):
         return {}
     figures: dict[str, float] = {}
-    for name in (_EPOCH_S, _EPOCH_READ_BYTES):
+    for name in _PREDICTED:
         if name in measured and kept.get(name):
             figures |= {f"advice/{name}": kept[name], f"advice/{name}_error": measured[name] / kept[name] - 1}
     return figures

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kernels.cpu.hash_relabel import SLOT_BYTES, table_slots
 from storage.blocks.buffer import LEAST_BLOCKS
-from storage.graph_store import GraphStore
+from storage.expected_store import StoreSizes
 from tasks.bounds import SEED_BYTES, SamplingSizes, batch_edges, batch_nodes, profile_bytes, topology_bytes
 from tasks.hyperbatch_size import MOST_HYPERBATCH
 from tasks.storage_need import SLACK_BYTES, TopologyShare, topology_share
@@ -30,7 +30,7 @@ class ProfilePlan:
 
 
 def plan_profile(
-    store: GraphStore, sampling: SamplingSizes, memory_bytes: int, *, counts_bytes: int, longest_list: int = 0
+    store: StoreSizes, sampling: SamplingSizes, memory_bytes: int, *, counts_bytes: int, longest_list: int = 0
 ) -> ProfilePlan:
     """Sample from memory where the adjacency fits, else from disk, as many mini-batches at once as memory holds.
 
@@ -61,12 +61,12 @@ def _share_bytes(share: TopologyShare) -> int:
     return share.buffer + share.indptr
 
 
-def _batch_bytes(store: GraphStore, sampling: SamplingSizes) -> int:
+def _batch_bytes(store: StoreSizes, sampling: SamplingSizes) -> int:
     """Most bytes of one mini-batch while it is sampled."""
     return _NODE_BYTES * batch_nodes(store.info, sampling) + _EDGE_BYTES * batch_edges(store.info, sampling)
 
 
-def _table_bytes(store: GraphStore, sampling: SamplingSizes) -> int:
+def _table_bytes(store: StoreSizes, sampling: SamplingSizes) -> int:
     """Most bytes of the hash table in which a thread numbers the nodes of a mini-batch."""
     most = min(store.info.num_nodes, batch_edges(store.info, sampling)) + batch_nodes(store.info, sampling)
     return SLOT_BYTES * table_slots(most)

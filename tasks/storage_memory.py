@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from storage.blocks.buffer import DEFAULT_DEPTH, LEAST_BLOCKS
 from storage.blocks.hyperbatch import SamplingMemory
 from storage.blocks.spill_room import ENDLESS, SpillRoom, spilled_bytes
 from storage.errors import BudgetError
-from storage.graph_store import GraphStore
+from storage.expected_store import StoreSizes
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import GENERATIONS
-from tasks.hyperbatch_size import GENERATIONS_OF_IDS, NoRoomError, held_bytes, work_bytes
+from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, NoRoomError, Traffic, held_bytes, work_bytes
 from tasks.storage_need import Need, TopologyShare, in_hand
 
 _logger = logging.getLogger(__name__)
@@ -45,11 +46,18 @@ class StoragePlan:
     """Room on disk for spilled rows."""
     sample_room: SpillRoom
     """Room on disk for samples that wait there."""
+    hyperbatches: Hyperbatches
+    """What their size was decided by."""
 
     @property
     def total(self) -> int:
         """Bytes in all."""
         return sum(self.parts.values())
+
+    def traffic(self, sizes: BatchSizes) -> Traffic:
+        """What mini-batches of such sizes move."""
+        hyperbatches = dataclasses.replace(self.hyperbatches, expected=sizes)
+        return hyperbatches.traffic(self.hyperbatch, self.cache, self.parts["sampling"], spills=self.spills_samples)
 
     @property
     def sampling_memory(self) -> SamplingMemory:
@@ -58,7 +66,7 @@ class StoragePlan:
 
 
 def plan_storage(
-    store: GraphStore,
+    store: StoreSizes,
     budget: int,
     sizes: BatchSizes,
     *,
@@ -75,7 +83,7 @@ def plan_storage(
 
     Parameters
     ----------
-    store : GraphStore
+    store : StoreSizes
     budget : int
         Bytes of memory above the libraries' own.
     sizes : BatchSizes
@@ -161,11 +169,12 @@ def plan_storage(
         enough=need.enough(budget, sizes, largest),
         row_room=room.part(min(room.nbytes - sample_room, most_rows), enough_room),
         sample_room=room.part(sample_room, enough_room),
+        hyperbatches=hyperbatches,
     )
     _logger.info(
         "training from disk in %d bytes, hyperbatches of %d that move %.1f MB a mini-batch and spill up to %.1f MB of "
         "rows, samples %s: %s",
-        budget, share.count, share.moved / 1e6, plan.row_room.nbytes / 1e6,
+        budget, share.count, share.traffic.moved / 1e6, plan.row_room.nbytes / 1e6,
         f"on disk, up to {sample_room / 1e6:.1f} MB" if share.spills_samples else "in memory", _listed(parts),
     )  # fmt: skip
     return plan

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from kernels.rank_map import RankMap
 from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.spill_room import SpillRoom
-from storage.graph_store import INDICES, INDPTR, GraphStore
+from storage.expected_store import StoreSizes
+from storage.graph_store import INDICES, INDPTR
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_size import Hyperbatches
 
@@ -34,7 +35,7 @@ class TopologyShare:
     """Bytes of offsets in memory, either way."""
 
 
-def topology_share(store: GraphStore, budget: int, *, may_be_whole: bool = True) -> TopologyShare:
+def topology_share(store: StoreSizes, budget: int, *, may_be_whole: bool = True) -> TopologyShare:
     """An eighth of the budget for adjacency lists; offsets whole where they may be and a sixth holds them."""
     block_bytes, whole = store.info.block_bytes, store.nbytes(INDPTR)
     least = LEAST_BLOCKS * block_bytes
@@ -49,7 +50,7 @@ def topology_share(store: GraphStore, budget: int, *, may_be_whole: bool = True)
 class Need:
     """What training takes whatever the budget is."""
 
-    store: GraphStore
+    store: StoreSizes
     threads: int
     held: int
     evaluation: int

@@ -35,7 +35,8 @@ _logger = logging.getLogger(__name__)
 
 EDGE_BYTES = 40
 """An edge of a tile: its source as read and as a slot, its destination, both in order of the sources' pieces."""
-_NODE_BYTES = 64  # a destination of a tile: id, offset, degree, slots
+NODE_BYTES = 64
+"""A destination of a tile: id, offset, degree, slots."""
 LEAST_TILE_BYTES = 1 << 20
 """Below this no tile is worth reading anything for."""
 _PIECES_BYTES = 12 << 20
@@ -182,7 +183,7 @@ class TiledInference:
         layer = model.ordered_layers()[index]
         in_files = projected or index > 0
         width = layer.projected_dim if projected else layer.in_dim
-        tile_rows = 4 * (width + 2 * sums_width(layer) + 3 * layer.out_dim) + _NODE_BYTES
+        tile_rows = 4 * (width + 2 * sums_width(layer) + 3 * layer.out_dim) + NODE_BYTES
         num_tiles = 0
         for tile in self._tiles(index + 1, tile_rows):
             num_tiles += 1

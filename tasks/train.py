@@ -60,8 +60,8 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
     run.note_training(spec.digest)
 
     def build(directory: Path) -> Mapping[str, Any]:
-        result, epoch_read_bytes = _run_trainer(run, path, checkpoint)
-        _log_result(run, result, epoch_read_bytes)
+        result, disk_figures = _run_trainer(run, path, checkpoint)
+        _log_result(run, result, disk_figures)
         _save(result, directory)
         with GraphStore.open(path) as store:
             ModelData.of(store.info, ingest_options(run.config), run.manifest(REORDER).digest).save(
@@ -84,11 +84,11 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
     return outcome
 
 
-def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainResult, float | None]:
-    """Train from memory or from disk; from disk, tell the bytes read in an epoch."""
+def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainResult, Mapping[str, float]]:
+    """Train from memory or from disk; from disk, tell what else a prediction is compared with."""
     if run.config.storage.mode == "storage":
         return _train_on_disk(run, path, checkpoint)
-    return _train_in_memory(run, path, checkpoint), None
+    return _train_in_memory(run, path, checkpoint), {}
 
 
 def _train_in_memory(run: RunContext, path: Path, checkpoint: Path) -> TrainResult:
@@ -120,7 +120,7 @@ def _train_in_memory(run: RunContext, path: Path, checkpoint: Path) -> TrainResu
         )
 
 
-def _train_on_disk(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainResult, float | None]:
+def _train_on_disk(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainResult, Mapping[str, float]]:
     cache = run.manifest(CACHE)
     with progress(TRAIN, "epochs") as advance:
         return train_on_disk(
@@ -179,12 +179,15 @@ def _say_epoch(run: RunContext, report: EpochReport) -> None:
     _logger.info("%s: epoch %d of %d, loss %.4g%s, %.2f s", TRAIN, report.epoch + 1, total, report.loss, valid, seconds)
 
 
-def _log_result(run: RunContext, result: TrainResult, epoch_read_bytes: float | None) -> None:
+def _log_result(run: RunContext, result: TrainResult, disk_figures: Mapping[str, float]) -> None:
     """Keep what the summary shows; send the epochs that the run which died had, so that the curves are whole."""
     run_here = max(1, len(result.history) - result.resumed_epochs)
-    measured = {"epoch_s": (result.seconds["train"] + result.seconds["wait"]) / run_here}
-    if epoch_read_bytes is not None:
-        measured["epoch_read_bytes"] = epoch_read_bytes
+    here = result.history[result.resumed_epochs :]
+    measured = {
+        "epoch_s": sum(report.seconds["train"] + report.seconds["wait"] for report in here) / run_here,
+        "evaluation_s": sum(report.seconds["validate"] for report in here) / run_here,
+        **disk_figures,
+    }
     run.parent.log_metrics(prediction_errors(run.config, measured))
     for report in result.history[: result.resumed_epochs]:
         _log_epoch(run, report)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def train_on_disk(
     *,
     data_digest: str,
     directory: Path,
-) -> tuple[TrainResult, float | None]:
+) -> tuple[TrainResult, Mapping[str, float]]:
     """Train from the laid-out store without loading it; metrics `io/*` and a picture go to the run.
 
     Parameters
@@ -54,8 +55,8 @@ def train_on_disk(
     Returns
     -------
     TrainResult
-    float or None
-        Mean bytes that training read from disk in an epoch, evaluation left out; None where no epoch was run.
+    mapping
+        Means of the epochs that were run: `epoch_read_bytes` without evaluation, `evaluation_read_bytes`; `hyperbatch`.
 
     Raises
     ------
@@ -76,14 +77,15 @@ def train_on_disk(
         open_on_disk(store_path, plan.feature_ids, plan.adjacency_ids, options, storage) as data,
         IoMonitor(data.source.stats) as monitor,
     ):
-        before, epoch_read_bytes = data.source.stats.counts(), list[int]()
+        before, read_bytes = data.source.stats.counts(), list[tuple[int, int]]()
 
         def report(epoch: EpochReport) -> None:
             nonlocal before
             on_epoch(epoch)
             counts = data.source.stats.counts()
-            epoch_read_bytes.append(data.source.features.epoch_io.read_bytes)
-            _log_io(run, epoch.epoch, counts.since(before), epoch_read_bytes[-1])
+            trained, all_read = data.source.features.epoch_io.read_bytes, counts.since(before).read_bytes
+            read_bytes.append((trained, all_read - trained))
+            _log_io(run, epoch.epoch, counts.since(before), trained)
             before = counts
 
         result = train_from(
@@ -103,7 +105,9 @@ def train_on_disk(
     picture = directory / _PICTURE
     plot_io(monitor.seconds, monitor.read_bytes, monitor.write_bytes, parts, picture)
     run.picture(picture)
-    return result, sum(epoch_read_bytes) / len(epoch_read_bytes) if epoch_read_bytes else None
+    means = map(statistics.fmean, zip(*read_bytes, strict=True))
+    figures = dict(zip(("epoch_read_bytes", "evaluation_read_bytes"), means, strict=False))
+    return result, figures | {"hyperbatch": data.source.plan.hyperbatch}
 
 
 @contextmanager

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
 import torch
 
@@ -20,6 +19,7 @@ from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError
 from tasks.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from tasks.compute_threads import compute_threads
 from tasks.data_source import DataSource
 from tasks.history import History, HistoryMark
 from tasks.in_memory import InMemory
@@ -119,7 +119,7 @@ def train_from(
     data = TrainData(source, labels, splits.labelled(labels), degrees, num_classes, data_digest)
     peers = _checked(peers, options)
     with ExitStack() as stack:
-        stack.enter_context(_compute_threads(options))
+        stack.enter_context(compute_threads(options))
         if source.may_keep_freed_memory:
             stack.enter_context(kept_memory())
         training = _Training(data, options, peers, stack)
@@ -147,7 +147,7 @@ def train_along(
     """Take this worker's share of each step until rank 0 says that training is over; `train` explains the rest."""
     data = TrainData(InMemory(topology, features), labels, splits.labelled(labels), degrees, num_classes, data_digest)
     peers = _checked(peers, options)
-    with _compute_threads(options), kept_memory(), EpochTrainer(data, options, peers) as epochs:
+    with compute_threads(options), kept_memory(), EpochTrainer(data, options, peers) as epochs:
         path = options.checkpoint_path
         if path is not None and path.exists():
             epochs.restore(load_checkpoint(path, options.digest(epochs.spec, data.fingerprint())))
@@ -289,22 +289,6 @@ def _checked(peers: Peers | None, options: TrainOptions) -> Peers:
     if peers.size != options.workers:
         raise InputError(f"workers is {options.workers}, but {peers.size} processes train together")
     return peers
-
-
-@contextmanager
-def _compute_threads(options: TrainOptions) -> Iterator[None]:
-    """Set torch's thread count for a while.
-
-    With as many compute threads as cores, each parallel operation waits for a thread that sampling has displaced:
-    measured on two busy cores, steps took five times as long.
-    """
-    before = torch.get_num_threads()
-    share = (len(os.sched_getaffinity(0)) - 1) // options.workers
-    torch.set_num_threads(options.compute_threads or max(1, share))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _sum(parts: Iterable[TierReads]) -> TierReads:

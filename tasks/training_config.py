@@ -7,7 +7,8 @@ from pathlib import Path
 
 from conf.schema import PipelineConfig
 from kernels.backend import Backend, resolve_backend
-from storage.graph_store import FEATURES, GraphStore
+from storage.expected_store import StoreSizes
+from storage.graph_store import FEATURES
 from tasks.bounds import SCORE_BYTES, batch_nodes, loading_bytes, superbatch_bytes, topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
@@ -35,7 +36,7 @@ class MemoryShares:
     """The most memory that all processes take above their libraries."""
 
     @classmethod
-    def of(cls, config: PipelineConfig, store: GraphStore, *, on_gpu: bool = False) -> MemoryShares:
+    def of(cls, config: PipelineConfig, store: StoreSizes, *, on_gpu: bool = False) -> MemoryShares:
         """Share `host_budget`, or take the defaults without one; what was set in `sampling.in_flight_bytes` stays."""
         asked, budget = config.sampling.in_flight_bytes, config.host_budget
         if budget is None:
@@ -108,7 +109,7 @@ def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptio
     )
 
 
-def training_estimate(config: PipelineConfig, store: GraphStore, *, on_gpu: bool = False) -> Estimate:
+def training_estimate(config: PipelineConfig, store: StoreSizes, *, on_gpu: bool = False) -> Estimate:
     """Add up the store, the device tier, sampling ahead, the rows in flight and the layers' outputs."""
     widest = max(store.info.feature_dim, config.model.hidden)
     weights = 4 * (widest + store.info.num_classes) * config.model.hidden * (len(config.sampling.fanouts) + 2) * 2
@@ -116,7 +117,7 @@ def training_estimate(config: PipelineConfig, store: GraphStore, *, on_gpu: bool
     return Estimate(memory_bytes=memory, disk_bytes=5 * weights + SMALL_FILES_BYTES)
 
 
-def _in_flight_bytes(config: PipelineConfig, store: GraphStore, budget: int, on_gpu: bool) -> int:
+def _in_flight_bytes(config: PipelineConfig, store: StoreSizes, budget: int, on_gpu: bool) -> int:
     """A quarter of the budget, but no more than the least of everything else leaves; one super-batch is the least."""
     least = superbatch_bytes(store.info, config.sampling)
     spare = budget - _memory_bytes(config, store, least, _LEAST_CHUNK_BYTES, on_gpu)
@@ -124,7 +125,7 @@ def _in_flight_bytes(config: PipelineConfig, store: GraphStore, budget: int, on_
 
 
 def _memory_bytes(
-    config: PipelineConfig, store: GraphStore, in_flight_bytes: int, chunk_bytes: int, on_gpu: bool
+    config: PipelineConfig, store: StoreSizes, in_flight_bytes: int, chunk_bytes: int, on_gpu: bool
 ) -> int:
     info, device_budget = store.info, stand_in_bytes(config)
     if on_gpu:  # no rows stand in for those on the GPU, copies of its lists do until they are there

@@ -44,8 +44,7 @@ def advise(
 
         loaded = load()
         advice = look(loaded, seconds=seconds)
-        prediction = {"epoch_s": advice.epoch_s, "epoch_read_bytes": advice.epoch_read_bytes}
-        keep_prediction(loaded, advice.settings, prediction)
+        keep_prediction(loaded, advice.settings, advice.prediction)
         if as_json:
             typer.echo(json.dumps(dataclasses.asdict(advice)))
             return
@@ -54,5 +53,6 @@ def advise(
         typer.echo("set: " + " ".join(f"{name}={value}" for name, value in advice.settings.items()))
         typer.echo(
             f"expect: {format_bytes(advice.memory_bytes)} of memory to train, {format_bytes(advice.disk_bytes)} of "
-            f"disk, {advice.epoch_s:.3g} s and {format_bytes(advice.epoch_read_bytes)} read from disk an epoch"
+            f"disk; an epoch: {advice.epoch.seconds:.3g} s and {format_bytes(advice.epoch.read_bytes)} read from disk; "
+            f"its validation: {advice.evaluation.seconds:.3g} s and {format_bytes(advice.evaluation.read_bytes)}"
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from storage.blocks.reordered import Reordered, check_permutation, goes_by_files, reordered_indptr
 from storage.blocks.writer import watched
+from storage.expected_store import StoreSizes
 from storage.formats.base import IdArray
 from storage.graph_store import (
     FEATURES,
@@ -96,7 +97,7 @@ def lay_out(
     )
 
 
-def layout_held_bytes(store: GraphStore) -> int:
+def layout_held_bytes(store: StoreSizes) -> int:
     """Bytes of memory that `lay_out` needs beside `work_bytes`, its argument `old_to_new` included."""
     nodes = store.info.num_nodes
     held = sum(store.nbytes(name) for name in store.datasets if name.startswith((LINKS, GRAPH_LABELS)))
@@ -114,7 +115,7 @@ def layout_scratch_bytes(store: GraphStore, work_bytes: int) -> int:
     return max(size if goes_by_files(size, work_bytes) else 0 for size in map(store.nbytes, rows))
 
 
-def estimate_store_bytes(store: GraphStore, block_bytes: int) -> int:
+def estimate_store_bytes(store: StoreSizes, block_bytes: int) -> int:
     """Bytes of a file that holds what the store holds in another order (a little more: padding and tables)."""
     data = sum(store.nbytes(name) for name in store.datasets)
     if not store.has(NEW_TO_OLD):
@@ -124,5 +125,5 @@ def estimate_store_bytes(store: GraphStore, block_bytes: int) -> int:
     return data + names + tables + (len(store.datasets) + 1) * (block_bytes + _OBJECT_BYTES) + (1 << 16)
 
 
-def _id_bytes(store: GraphStore) -> int:
+def _id_bytes(store: StoreSizes) -> int:
     return 4 if store.info.num_nodes < 2**31 else 8

@@ -7,6 +7,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from storage.blocks.buffer import DEFAULT_DEPTH
 from storage.blocks.extent import aligned_empty
 from storage.blocks.nameless import open_nameless
 
@@ -56,7 +58,7 @@ def probe_direct_io(directory: Path, seconds: float = 1.0) -> DirectIo:
 
 @dataclass(frozen=True)
 class DiskSpeed:
-    """What a disk gives, one request at a time."""
+    """What a disk gives, one request at a time where nothing else is said."""
 
     direct: bool
     """Whether reads went past the page cache."""
@@ -64,6 +66,10 @@ class DiskSpeed:
     """Sequential reads of 1 MiB."""
     small_reads_per_s: float
     """Reads of 4 KiB anywhere."""
+    streamed_bytes_per_s: float
+    """Reads of 1 MiB, several in flight."""
+    written_bytes_per_s: float
+    """Writes, until they lie on the disk."""
 
     @property
     def efficient_block_bytes(self) -> int:
@@ -74,7 +80,7 @@ class DiskSpeed:
 
 
 def probe_disk(directory: Path, seconds: float = 2.0) -> DiskSpeed:
-    """Measure reads for `seconds` with a file of 256 MiB without a name, half of the time large ones, half small ones.
+    """Measure reads for `seconds` with a file of 256 MiB without a name: large ones, small ones, several in flight.
 
     Raises
     ------
@@ -83,12 +89,15 @@ def probe_disk(directory: Path, seconds: float = 2.0) -> DiskSpeed:
     """
     buffer = aligned_empty(_BLOCK_BYTES)
     places = np.random.default_rng(0).permutation(_RANDOM_FILE_BYTES // _SMALL_BYTES) * _SMALL_BYTES
+    start = time.perf_counter()
     with _filled_file(directory, _RANDOM_FILE_BYTES, buffer) as descriptor:
+        written = _RANDOM_FILE_BYTES / (time.perf_counter() - start)
         direct = _go_direct(descriptor, buffer.data)
         order = range(0, _RANDOM_FILE_BYTES, _BLOCK_BYTES)
-        large = _rate(descriptor, buffer.data, order, seconds / 2)
-        small = _rate(descriptor, buffer.data[:_SMALL_BYTES], places.tolist(), seconds / 2)
-    return DiskSpeed(direct, large * _BLOCK_BYTES, small)
+        large = _rate(descriptor, buffer.data, order, seconds / 3)
+        small = _rate(descriptor, buffer.data[:_SMALL_BYTES], places.tolist(), seconds / 3)
+        streamed = _streamed_rate(descriptor, order, seconds / 3)
+    return DiskSpeed(direct, large * _BLOCK_BYTES, small, streamed * _BLOCK_BYTES, written)
 
 
 @contextmanager
@@ -124,6 +133,14 @@ def _rate(descriptor: int, buffer: memoryview, places: Sequence[int], seconds: f
         os.preadv(descriptor, [buffer], places[done % len(places)])
         done += 1
     return done / elapsed
+
+
+def _streamed_rate(descriptor: int, places: Sequence[int], seconds: float) -> float:
+    """Reads a second of as many threads as the block buffers have."""
+    with ThreadPoolExecutor(DEFAULT_DEPTH) as pool:
+        buffers = [aligned_empty(_BLOCK_BYTES).data for _ in range(DEFAULT_DEPTH)]
+        shares = [places[number::DEFAULT_DEPTH] for number in range(DEFAULT_DEPTH)]
+        return sum(pool.map(lambda buffer, share: _rate(descriptor, buffer, share, seconds), buffers, shares))
 
 
 def _read(descriptor: int, buffer: memoryview, seconds: float) -> float:
