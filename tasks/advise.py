@@ -23,14 +23,13 @@ from storage.errors import BudgetError
 from storage.formats.base import GraphSource
 from tasks.batch_sizes import BatchSizes, step_bytes
 from tasks.bounds import WRITTEN_COUNTS, count_bytes
-from tasks.budgets import Budgets, format_bytes
+from tasks.budgets import SMALL_FILES_BYTES, Budgets, format_bytes
 from tasks.build_cache import cache_estimate
 from tasks.compute_threads import compute_threads
 from tasks.disk_plan import FirstBatches, plan_training
 from tasks.expected_batches import ExpectedBatch, expected_batch
 from tasks.expected_epoch import BatchSeconds, Expected, epoch_from_disk, epoch_in_memory, evaluation
 from tasks.expected_graph import ExpectedGraph, expect_graph
-from tasks.inference_files import inference_disk_bytes
 from tasks.machine_rates import cores, row_seconds, sampling_seconds, step_seconds
 from tasks.memory import plan_ingest
 from tasks.profile_memory import plan_profile
@@ -103,6 +102,8 @@ class Advice:
     """Memory that training takes in that mode."""
     disk_bytes: int
     """Disk that the prepared graph takes, scratch files included."""
+    disk_budget: int
+    """A `disk_budget` that does for every stage."""
     hyperbatch: int
     """Mini-batches that are sampled and gathered together from disk; 0 from memory."""
     smallest_host_budget: Mapping[str, int]
@@ -196,12 +197,14 @@ def decide(config: PipelineConfig, source: GraphSource, machine: Machine, work: 
         epoch = epoch_in_memory(work.num_batches, batch, work.options.threads)
     else:
         epoch = epoch_from_disk(plan, work.first.sizes, work.num_batches, batch, machine.disk, work.options.threads)
+    disks = _stage_disks(config, source, work, memory, plan)
     return Advice(
         settings=settings,
         reasons=_reasons(machine, work, in_memory, smallest, plan),
         mode=settings["storage.mode"],
         memory_bytes=memory,
-        disk_bytes=_disk_bytes(config, source, work, memory),
+        disk_bytes=disks["reorder"] + max(disks["ingest"], disks.get("train", 0)),
+        disk_budget=max(disks.values()),
         hyperbatch=0 if plan is None else plan.hyperbatch,
         smallest_host_budget=smallest,
         epoch=epoch,
@@ -267,13 +270,17 @@ def batch_seconds(work: Workload) -> BatchSeconds:
     )
 
 
-def _disk_bytes(config: PipelineConfig, source: GraphSource, work: Workload, memory_bytes: int) -> int:
-    """The most that all artifacts take at once: the ingested store, and the laid-out one beside it."""
+def _stage_disks(
+    config: PipelineConfig, source: GraphSource, work: Workload, memory_bytes: int, plan: StoragePlan | None
+) -> dict[str, int]:
+    """Bytes that the stages which write much may write, by stage."""
     store = work.graph.store
-    laid_out = estimate_store_bytes(store, store.info.block_bytes)
     numbered = replace(source, num_nodes=store.info.num_nodes)
-    ingested = plan_ingest(numbered, ingest_options(config), memory_bytes).estimate.disk_bytes
-    return max(ingested + laid_out, laid_out + inference_disk_bytes(work.spec, store.info.num_nodes))
+    stages = {
+        "ingest": plan_ingest(numbered, ingest_options(config), memory_bytes).estimate.disk_bytes,
+        "reorder": estimate_store_bytes(store, store.info.block_bytes) + SMALL_FILES_BYTES,
+    }
+    return stages if plan is None else stages | {"train": plan.row_room.enough}
 
 
 def _reasons(

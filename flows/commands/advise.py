@@ -28,14 +28,17 @@ EXAMPLES = """
 @takes_graph
 def advise(
     load: Load,
-    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long to measure the disk.")] = 2.0,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.1, max=60, help="How long to measure the disk; edges are read for up to twice as long."),
+    ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Say which mode, block size and budgets suit a graph on this machine, and what an epoch will take.
 
-    Sizes come from the files' headers; reads of the disk, a training step and the sampler are timed for a few seconds,
-    with a temporary file of 256 MiB in the state directory. The next run of that name with the settings it says logs
-    how far off the prediction was (`advice/epoch_s_error`; from disk also `advice/epoch_read_bytes_error`).
+    Edges are read for some seconds to learn the degrees, the rest comes from the files' headers; the disk is measured
+    with a temporary file of 256 MiB in the state directory, and parts of an epoch are timed. The next run of that name
+    with the settings it says logs how far off the prediction was (`advice/epoch_s_error` and so on).
     """
     with exit_codes():
         from tasks.advise import advise as look
@@ -51,8 +54,7 @@ def advise(
         for reason in advice.reasons:
             typer.echo(reason)
         typer.echo("set: " + " ".join(f"{name}={value}" for name, value in advice.settings.items()))
-        typer.echo(
-            f"expect: {format_bytes(advice.memory_bytes)} of memory to train, {format_bytes(advice.disk_bytes)} of "
-            f"disk; an epoch: {advice.epoch.seconds:.3g} s and {format_bytes(advice.epoch.read_bytes)} read from disk; "
-            f"its validation: {advice.evaluation.seconds:.3g} s and {format_bytes(advice.evaluation.read_bytes)}"
-        )
+        memory, disk = format_bytes(advice.memory_bytes), format_bytes(advice.disk_bytes)
+        typer.echo(f"expect: {memory} of memory to train, {disk} of disk (disk_budget: at least {advice.disk_budget})")
+        for what, expected in (("an epoch", advice.epoch), ("its validation", advice.evaluation)):
+            typer.echo(f"expect: {what} {expected.seconds:.3g} s, {format_bytes(expected.read_bytes)} read from disk")
