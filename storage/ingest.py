@@ -139,7 +139,7 @@ def ingest(
     MachineError
         The disk is full.
     """
-    source, num_nodes = _number(source, most_id_bytes, progress)
+    source, num_nodes = numbered(source, most_id_bytes, progress)
     _check_relations(source, options)
     work_bytes = plan(source)
     facts = _check_features(source, num_nodes, options, progress)
@@ -178,8 +178,26 @@ def ingest(
     return _report(source, adjacency, num_nodes, facts, labels, splits)
 
 
-def _number(source: GraphSource, most_bytes: int | None, progress: OpenProgress) -> tuple[GraphSource, int]:
-    """The source with its nodes numbered, and how many they are."""
+def numbered(
+    source: GraphSource, most_bytes: int | None, progress: OpenProgress = no_progress
+) -> tuple[GraphSource, int]:
+    """Number the nodes of a source, where that takes a pass over the edges, and tell how many they are.
+
+    Parameters
+    ----------
+    source : GraphSource
+    most_bytes : int, optional
+        Memory for it.
+    progress : callable
+        Opens a display for the pass.
+
+    Raises
+    ------
+    BudgetError
+        `most_bytes` is too little; names what will do.
+    InputError
+        There are no nodes, or what was read is not of the format.
+    """
     if source.num_nodes is None:
         number = source.number_nodes or partial(
             number_integers, source.edges, approx_edges=source.approx_edges, progress=progress

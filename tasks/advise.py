@@ -7,6 +7,7 @@ kept beside the artifacts, and the run that follows logs how far off it was.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from storage.blocks.spill_room import ENDLESS
 from storage.degree_sample import DegreeSample
 from storage.errors import BudgetError
 from storage.formats.base import GraphSource
+from storage.ingest import numbered
 from tasks.batch_sizes import BatchSizes, step_bytes
 from tasks.bounds import WRITTEN_COUNTS, count_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Budgets, format_bytes
@@ -38,9 +40,12 @@ from tasks.storage_memory import StoragePlan
 from tasks.training_config import stand_in_bytes, train_options, training_estimate
 from tasks.training_types import TrainOptions
 
+_logger = logging.getLogger(__name__)
 _LIBRARY_SPARE = 0.8  # of the memory that is free: the rest is for what nobody counts
 _EDGE_SECONDS = 2
 """Edges are read for so many times as long as the disk is measured."""
+_NUMBERED_EDGES_PER_S = 500_000
+"""Edges whose ids are numbered in a second: of more of them, what comes by id is left out."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,13 @@ def advise(config: PipelineConfig, *, seconds: float = 2.0) -> Advice:
         The disk cannot be written to.
     """
     source = open_source(config.data)
+    if source.num_nodes is None and source.approx_edges <= _NUMBERED_EDGES_PER_S * seconds:
+        source, _ = numbered(source, None)  # tables by id, too, are only known then
+    elif source.labelled_later:
+        _logger.warning(
+            "features and labels by id are left out: their %d edges take longer to number than --seconds allows",
+            source.approx_edges,
+        )
     work = workload(config, expect_graph(config, source, _EDGE_SECONDS * seconds))
     machine = look_at_machine(config, seconds)
     with compute_threads(work.options):
@@ -238,7 +250,7 @@ def smallest_budgets(config: PipelineConfig, source: GraphSource, work: Workload
     """The smallest `host_budget` that would do for each stage, training from disk."""
     store, sampling, profile = work.graph.store, config.sampling, config.profile
     counts = count_bytes(store.info.split_sizes["train"], sampling, profile.epochs, profile.heldout_epochs)
-    numbered = replace(source, num_nodes=store.info.num_nodes)
+    expected = replace(source, num_nodes=store.info.num_nodes)
     profiled = plan_profile(
         store,
         sampling,
@@ -247,7 +259,7 @@ def smallest_budgets(config: PipelineConfig, source: GraphSource, work: Workload
         longest_list=int(work.graph.degrees.in_degree.max(initial=0)),
     )
     smallest = {
-        "ingest": plan_ingest(numbered, ingest_options(config), 0).estimate.memory_bytes,
+        "ingest": plan_ingest(expected, ingest_options(config), 0).estimate.memory_bytes,
         "reorder": layout_held_bytes(store) + LEAST_WORK_BYTES,
         "profile": profiled.memory_bytes,
         "cache": cache_estimate(store, config).memory_bytes,
@@ -275,9 +287,9 @@ def _stage_disks(
 ) -> dict[str, int]:
     """Bytes that the stages which write much may write, by stage."""
     store = work.graph.store
-    numbered = replace(source, num_nodes=store.info.num_nodes)
+    expected = replace(source, num_nodes=store.info.num_nodes)
     stages = {
-        "ingest": plan_ingest(numbered, ingest_options(config), memory_bytes).estimate.disk_bytes,
+        "ingest": plan_ingest(expected, ingest_options(config), memory_bytes).estimate.disk_bytes,
         "reorder": estimate_store_bytes(store, store.info.block_bytes) + SMALL_FILES_BYTES,
     }
     return stages if plan is None else stages | {"train": plan.row_room.enough}

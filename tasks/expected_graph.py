@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -10,11 +11,9 @@ from conf.data import DataConfig
 from conf.schema import PipelineConfig
 from storage.degree_sample import DegreeSample, EdgeRules, sample_degrees
 from storage.expected_store import ExpectedStore
-from storage.formats.base import GraphSource
+from storage.formats.base import FeatureTable, GraphSource
 from storage.graph_store import FORMAT_VERSION, StoreInfo
 from storage.splits import count_labelled
-
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def expect_graph(config: PipelineConfig, source: GraphSource, seconds: float) ->
         num_nodes=num_nodes,
         num_edges=degrees.num_edges,
         feature_dim=0 if features is None else features.dim,
-        feature_dtype=np.dtype(np.float32) if features is None else _stored_dtype(data, features.dtype),
+        feature_dtype=np.dtype(np.float32) if features is None else _stored_dtype(data, features),
         num_classes=0 if labels is None else len(labels.names),
         label_names=() if labels is None else labels.names,
         order=config.layout.order,
@@ -74,11 +73,15 @@ def expect_graph(config: PipelineConfig, source: GraphSource, seconds: float) ->
     return ExpectedGraph(ExpectedStore(info), degrees)
 
 
-def _stored_dtype(data: DataConfig, dtype: np.dtype) -> np.dtype:
-    """As ingest stores features: only whether numbers are all 0 or 1 is not known before they are read."""
+def _stored_dtype(data: DataConfig, features: FeatureTable) -> np.dtype[Any]:
+    """The type that ingest will store features in; whether they are all 0 or 1 is told from the first of them."""
     if data.normalize_features == "row":
         return np.dtype(np.float32)
-    return np.dtype({"b": np.uint8}.get(dtype.kind, np.float16 if dtype == np.float16 else np.float32))
+    pieces = features.chunks() if features.keyed is None else (rows for _, rows in features.keyed())
+    first = next(pieces, np.empty(0))
+    if np.all((first == 0) | (first == 1)):
+        return np.dtype(np.uint8)
+    return np.dtype(np.float16 if features.dtype == np.float16 else np.float32)
 
 
 def _split_sizes(data: DataConfig, source: GraphSource, num_nodes: int) -> dict[str, int]:
