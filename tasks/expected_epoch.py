@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.nn.model import ModelSpec, build_model
 from kernels.nn.streamed import sums_width
@@ -13,6 +13,7 @@ from storage.blocks.row_pieces import PIECE_BYTES
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES, INDPTR
 from tasks.batch_sizes import BatchSizes, HopShape
+from tasks.hyperbatch_size import Traffic
 from tasks.machine_rates import cores, exact_seconds
 from tasks.storage_memory import StoragePlan
 from tasks.tiled_inference import EDGE_BYTES, NODE_BYTES, pieces_bytes
@@ -53,7 +54,7 @@ def epoch_from_disk(
     plan: StoragePlan, sizes: BatchSizes, num_batches: int, batch: BatchSeconds, disk: DiskSpeed, threads: int
 ) -> Expected:
     """An epoch in hyperbatches: one is sampled while the one before is gathered and the one before that trains."""
-    traffic = plan.traffic(sizes)
+    traffic = _kept_in_buffers(plan, plan.traffic(sizes))
     lists_s = traffic.lists / disk.streamed_bytes_per_s
     rows_s = (traffic.rows + traffic.spilled + traffic.samples) / disk.streamed_bytes_per_s
     rows_s += traffic.written / disk.written_bytes_per_s
@@ -64,6 +65,16 @@ def epoch_from_disk(
     slowest = max(*stages, lists_s + rows_s, _all(batch) / cores())
     seconds = num_batches * (slowest * (hyperbatches - 1) + sum(stages)) / hyperbatches
     return Expected(seconds, num_batches * traffic.read)
+
+
+def _kept_in_buffers(plan: StoragePlan, traffic: Traffic) -> Traffic:
+    """What is left to read where the blocks of a small graph stay in the buffers from one epoch to the next."""
+    store = plan.hyperbatches.store
+    return replace(
+        traffic,
+        lists=0.0 if store.nbytes(INDICES) <= plan.topology.buffer else traffic.lists,
+        rows=0.0 if store.nbytes(FEATURES) <= plan.feature_buffer else traffic.rows,
+    )
 
 
 def evaluation(

@@ -35,12 +35,14 @@ def advice_for(asked: PipelineConfig, memory_bytes: int) -> Advice:
 
 
 def test_what_fits_is_trained_in_memory_and_what_does_not_from_disk(tmp_path: Path) -> None:
-    asked = config(tmp_path, "cache.device_budget=1MB")
+    asked = config(tmp_path, "cache.device_budget=1MB", "data.demo.nodes=20000", "data.demo.edges=200000")
     roomy, tight = advice_for(asked, 1 << 30), advice_for(asked, 5 << 20)
     assert (roomy.mode, roomy.settings["storage.mode"]) == ("memory", "memory")
     assert (roomy.epoch.read_bytes, roomy.hyperbatch) == (0, 0)
     assert (tight.mode, int(tight.settings["host_budget"])) == ("storage", max(tight.smallest_host_budget.values()))
-    assert 0 < tight.epoch.read_bytes < 4 * 2000 * 64 * 4
+    data_bytes, small = 20_000 * (4 * 64 + 8) + 200_000 * 4, advice_for(config(tmp_path, "storage.mode=storage"), 1)
+    assert data_bytes < tight.epoch.read_bytes < 50 * data_bytes
+    assert small.epoch.read_bytes == 0, "all of it stays in the buffers"
     assert min(roomy.epoch.seconds, tight.epoch.seconds, roomy.evaluation.seconds, tight.evaluation.seconds) > 0
     assert tight.evaluation.read_bytes > 0
 
