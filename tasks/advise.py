@@ -30,7 +30,8 @@ from tasks.build_cache import cache_estimate
 from tasks.compute_threads import compute_threads
 from tasks.disk_plan import FirstBatches, plan_training
 from tasks.expected_batches import ExpectedBatch, expected_batch
-from tasks.expected_epoch import BatchSeconds, Expected, epoch_from_disk, epoch_in_memory, evaluation
+from tasks.expected_epoch import BatchSeconds, Expected, epoch_from_disk, epoch_in_memory
+from tasks.expected_evaluation import evaluation
 from tasks.expected_graph import ExpectedGraph, expect_graph
 from tasks.machine_rates import cores, row_seconds, sampling_seconds, step_seconds
 from tasks.memory import plan_ingest

@@ -13,7 +13,6 @@ import torch
 from kernels.mfg import Mfg
 from kernels.nn.layers import Layer, NodeDegrees
 from kernels.nn.model import ModelSpec, build_model
-from kernels.nn.streamed import sums_of
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.tiered_rows import TieredRows
@@ -73,18 +72,18 @@ def row_seconds(row_bytes: int) -> float:
 
 def exact_seconds(layer: Layer, shape: HopShape) -> float:
     """Seconds of one layer over all neighbors of so many nodes, its rows in memory."""
-    rng, before = np.random.default_rng(0), torch.rand(_TILE_NODES, layer.in_dim)
-    own = torch.rand(_TILE_NODES, layer.projected_dim) if layer.transform_first else before
-    degree = np.full(_TILE_NODES, _TILE_EDGES // _TILE_NODES)
-    slots = rng.integers(0, _TILE_NODES, _TILE_EDGES)
-    targets = np.sort(rng.integers(0, _TILE_NODES, _TILE_EDGES)).astype(np.int32)
-    degrees, rows = NodeDegrees(degree, degree), own.numpy()
+    rng, rows = np.random.default_rng(0), torch.rand(_TILE_NODES, layer.in_dim)
+    indptr = np.linspace(0, _TILE_EDGES, _TILE_NODES + 1).astype(np.int64)
+    hop = Mfg(indptr, rng.integers(0, _TILE_NODES, _TILE_EDGES).astype(np.int32), _TILE_NODES)
+    none = Mfg(np.zeros_like(indptr), hop.indices[:0], _TILE_NODES)
+    degree = np.diff(indptr)
+    degrees = NodeDegrees(degree, degree)
     with torch.no_grad():
-        sums = sums_of(layer, own, degree, degrees)
-        edges = _best(lambda: sums.add(slots, targets, 0, rows, degrees))
-        nodes = _best(lambda: sums_of(layer, own, degree, degrees).finish())
-        projected = _best(lambda: layer.project(before)) if layer.transform_first else 0.0
-    per_edge, per_node, per_source = edges / _TILE_EDGES, nodes / _TILE_NODES, projected / _TILE_NODES
+        projected = layer.project(rows)
+        per_source = _best(lambda: layer.project(rows)) / _TILE_NODES
+        per_node = _best(lambda: layer.combine(none, projected, degrees)) / _TILE_NODES
+        with_edges = _best(lambda: layer.combine(hop, projected, degrees)) / _TILE_NODES
+    per_edge = max(0.0, with_edges - per_node) * _TILE_NODES / _TILE_EDGES
     return per_edge * shape.num_edges + per_node * shape.num_dst + per_source * shape.num_src
 
 

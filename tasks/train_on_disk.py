@@ -15,7 +15,7 @@ from storage.graph_store import GraphStore
 from tasks.budgets import SMALL_FILES_BYTES, Estimate, available_memory
 from tasks.inference_files import inference_disk_bytes
 from tasks.io_monitor import IoMonitor
-from tasks.on_disk import StorageOptions, open_on_disk
+from tasks.on_disk import OnDisk, StorageOptions, open_on_disk
 from tasks.plots import plot_io
 from tasks.run_context import RunContext
 from tasks.trainer import train_from
@@ -77,16 +77,11 @@ def train_on_disk(
         open_on_disk(store_path, plan.feature_ids, plan.adjacency_ids, options, storage) as data,
         IoMonitor(data.source.stats) as monitor,
     ):
-        before, read_bytes = data.source.stats.counts(), list[tuple[int, int]]()
+        epoch_io = _EpochIo(run, data.source)
 
         def report(epoch: EpochReport) -> None:
-            nonlocal before
             on_epoch(epoch)
-            counts = data.source.stats.counts()
-            trained, all_read = data.source.features.epoch_io.read_bytes, counts.since(before).read_bytes
-            read_bytes.append((trained, all_read - trained))
-            _log_io(run, epoch.epoch, counts.since(before), trained)
-            before = counts
+            epoch_io.log(epoch.epoch)
 
         result = train_from(
             data.source,
@@ -105,9 +100,32 @@ def train_on_disk(
     picture = directory / _PICTURE
     plot_io(monitor.seconds, monitor.read_bytes, monitor.write_bytes, parts, picture)
     run.picture(picture)
-    means = map(statistics.fmean, zip(*read_bytes, strict=True))
-    figures = dict(zip(("epoch_read_bytes", "evaluation_read_bytes"), means, strict=False))
-    return result, figures | {"hyperbatch": data.source.plan.hyperbatch}
+    return result, epoch_io.means() | {"hyperbatch": data.source.plan.hyperbatch}
+
+
+class _EpochIo:
+    """Logs what each epoch moved, and remembers what it read."""
+
+    def __init__(self, run: RunContext, source: OnDisk) -> None:
+        self._run, self._source, self._before = run, source, source.stats.counts()
+        self._trained, self._evaluated = list[int](), list[int]()
+
+    def log(self, epoch: int) -> None:
+        """Log what has been moved since the last epoch."""
+        counts = self._source.stats.counts()
+        moved, self._before = counts.since(self._before), counts
+        self._trained.append(self._source.features.epoch_io.read_bytes)
+        self._evaluated.append(moved.read_bytes - self._trained[-1])
+        _log_io(self._run, epoch, moved, self._trained[-1])
+
+    def means(self) -> dict[str, float]:
+        """Bytes read in an epoch, in training and in evaluation; none where no epoch was run."""
+        if not self._trained:
+            return {}
+        return {
+            "epoch_read_bytes": statistics.fmean(self._trained),
+            "evaluation_read_bytes": statistics.fmean(self._evaluated),
+        }
 
 
 @contextmanager

@@ -47,6 +47,17 @@ def test_what_fits_is_trained_in_memory_and_what_does_not_from_disk(tmp_path: Pa
     assert tight.evaluation.read_bytes > 0
 
 
+@pytest.mark.parametrize(
+    "model",
+    [("model.kind=gcn",), ("model.kind=gat",), ("model.kind=mlp", "sampling.fanouts=[]"), ("model.norm=batch",)],
+)
+def test_every_network(tmp_path: Path, model: tuple[str, ...]) -> None:
+    asked = config(tmp_path, *model, "storage.mode=storage")
+    told = advice_for(asked, 1 << 30)
+    assert told.epoch.seconds > 0
+    assert (told.evaluation.seconds > 0) == (told.evaluation.read_bytes > 0) == ("model.kind=mlp" not in model)
+
+
 def test_a_budget_too_small_gives_way_to_the_smallest(tmp_path: Path) -> None:
     tight = advice_for(config(tmp_path), 1000)
     assert tight.settings["host_budget"] == str(max(tight.smallest_host_budget.values()))
