@@ -18,9 +18,10 @@ from kernels.sampler import NeighborSampler, check_fanouts, shuffled_batches
 from kernels.topology import Topology
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
+from storage.cache.cached_topology import adjacency_device_bytes, cached_topology
 from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
-from storage.cache.profile import profile_accesses
-from storage.cache.tiers import FeatureTiers, adjacency_device_bytes, cached_topology
+from storage.cache.pre_sampling import profile_accesses
+from storage.cache.tiers import FeatureTiers
 from storage.degrees import in_degrees
 from storage.errors import BudgetError, InputError
 from storage.graph_store import FEATURES, INDICES, LABELS, ORIGINAL_ID, SPLITS, GraphStore, Split, StoreInfo

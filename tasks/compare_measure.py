@@ -24,7 +24,7 @@ from storage.cache.laboratory import (
     run_static,
     serve_both,
 )
-from storage.cache.plan import OFFSET_BYTES
+from storage.cache.plan_choices import OFFSET_BYTES
 from storage.cache.policies import (
     DUAL_POLICIES,
     REPLACEMENT_POLICIES,
@@ -32,7 +32,8 @@ from storage.cache.policies import (
     PolicyCase,
     lists_within,
 )
-from storage.cache.profile import AccessProfile, profile_accesses
+from storage.cache.pre_sampling import profile_accesses
+from storage.cache.profile import AccessProfile
 from storage.cache.trace import AccessTrace, TraceFile, record_trace
 
 OURS, ORACLE, OURS_DUAL, ORACLE_DUAL, BELADY = "smoothed", "static_oracle", "garden_plan", "oracle_plan", "belady"

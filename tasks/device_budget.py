@@ -12,7 +12,7 @@ from kernels.cuda.current import device_launcher
 from kernels.nn.model import ModelSpec
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TIER_DTYPES
-from storage.cache.plan import OFFSET_BYTES
+from storage.cache.plan_choices import OFFSET_BYTES
 from storage.cache.profile import AccessProfile, StoredProfile
 from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore
 from tasks.batch_sizes import HopShape

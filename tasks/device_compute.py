@@ -20,9 +20,9 @@ from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.tiered_rows import TIER_DTYPES
+from storage.cache.cached_topology import adjacency_device_bytes
 from storage.cache.device_slots import DeviceSlots
 from storage.cache.dynamic import DynamicCache
-from storage.cache.tiers import adjacency_device_bytes
 from tasks.batch_sizes import HopShape, shapes_of
 from tasks.data_source import width_of
 from tasks.device_loader import DeviceLoader, Sampler, device_memory

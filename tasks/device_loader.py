@@ -19,7 +19,7 @@ from kernels.cuda.launch import DeviceLauncher
 from kernels.cuda.tiers import DeviceTiers, RowGroup
 from kernels.mfg import IdArray, SuperBatch
 from storage.errors import MachineError
-from tasks.epoch_stream import POLL_S, LoadStats, MiniBatch
+from tasks.epoch_stream import POLL_S, LoadStats, MiniBatch, StoppedError, put_unless_stopped
 
 _MOST_LOADED = 2
 """Super-batches whose rows are on the device: the one that trains and the one that is made or waits."""
@@ -237,12 +237,8 @@ class DeviceStream:
         return _Loaded(super_batch, [_unique(seeds) for seeds in self._batches[batches]], group, ready)
 
     def _put(self, item: _Loaded | BaseException | None) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._ready.put(item, timeout=POLL_S)
-            except queue.Full:
-                continue
-            return
+        with contextlib.suppress(StoppedError):
+            put_unless_stopped(self._ready, item, self._stopped)
 
 
 def _unique(seeds: IdArray) -> IdArray:

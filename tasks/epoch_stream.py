@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -195,13 +195,7 @@ class EpochStream:
         return super_batch
 
     def _put(self, item: MiniBatch | BaseException | None) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._ready.put(item, timeout=POLL_S)
-            except queue.Full:
-                continue
-            return
-        raise StoppedError
+        put_unless_stopped(self._ready, item, self._stopped)
 
     def _deliver(self, error: BaseException) -> None:
         with contextlib.suppress(StoppedError):  # nobody may be listening any more
@@ -210,3 +204,18 @@ class EpochStream:
 
 class StoppedError(Exception):
     """The consumer has left."""
+
+
+def put_unless_stopped(ready: queue.Queue[Any], item: object, stopped: threading.Event) -> None:
+    """Put an item as soon as there is room.
+
+    Raises
+    ------
+    StoppedError
+        If nobody takes any more.
+    """
+    while not stopped.is_set():
+        with contextlib.suppress(queue.Full):
+            ready.put(item, timeout=POLL_S)
+            return
+    raise StoppedError

@@ -16,7 +16,7 @@ from conf.schema import PipelineConfig
 from kernels.mfg import IdArray
 from kernels.topology import Topology
 from storage.blocks.stored_topology import StoredTopology
-from storage.cache.profile import ProfileOptions, write_profile
+from storage.cache.pre_sampling import ProfileOptions, write_profile
 from storage.errors import InputError
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest

@@ -22,7 +22,7 @@ from storage.blocks.layout import (
     layout_scratch_bytes,
     layout_work_bytes,
 )
-from storage.cache.profile import take_profile
+from storage.cache.pre_sampling import take_profile
 from storage.csc import id_dtype
 from storage.degrees import count_in_degrees, count_out_degrees
 from storage.errors import MachineError

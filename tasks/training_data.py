@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from kernels.nn.layers import NodeDegrees
 from kernels.topology import Topology
+from storage.cache.cached_topology import cached_topology
 from storage.cache.plan import CachePlan
-from storage.cache.tiers import FeatureTiers, cached_topology
+from storage.cache.tiers import FeatureTiers
 from storage.content_checks import check_adjacency
 from storage.errors import InputError
 from storage.graph_store import FEATURES, INDICES, INDPTR, LABELS, GraphStore

@@ -114,11 +114,6 @@ class BlockBuffer:
         """End the reading threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def held_blocks(self) -> list[int]:
-        """Blocks in memory now, the one that goes first in front."""
-        with self._changed:
-            return list(self._held)
-
     def serve(self, blocks: npt.NDArray[np.int64], *, ascending: bool = False) -> Iterator[Lease]:
         """Serve some blocks: those in memory first, then the others in ascending order, read ahead.
 

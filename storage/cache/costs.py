@@ -13,7 +13,8 @@ from kernels.mfg import IdArray
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
-from storage.cache.tiers import FeatureTiers, cached_topology
+from storage.cache.cached_topology import cached_topology
+from storage.cache.tiers import FeatureTiers
 
 LINE_BYTES = 64
 """Least bytes that one read of the tier below moves: a cache line of a CPU, two sectors of a GPU."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,16 +14,13 @@ from kernels.cpu.top import top_sum
 from kernels.rank_map import RankMap
 from storage.cache.costs import LINE_BYTES, MissCosts
 from storage.cache.files import ArrayRecord
-from storage.cache.greedy import BOTH, LISTS, ROWS, Taken, greedy, sums_by_rank
+from storage.cache.greedy import LISTS, greedy, sums_by_rank
 from storage.cache.hotset import DynamicLayout, DynamicOptions
+from storage.cache.plan_choices import OFFSET_BYTES, Choice, best_choice, choices_of, share_of
 from storage.cache.profile import AccessProfile, CountArray, Counting, StoredProfile
 from storage.cache.spare import fill_spare
-from storage.errors import InputError
 
 Int64Array = npt.NDArray[np.int64]
-
-OFFSET_BYTES = 8
-"""Bytes of one offset of a cached adjacency list (`Topology.cached_indptr`, int64)."""
 
 _NODE_BYTES = 10  # while the plan is made: what is taken, and the window of a search
 _ID_BYTES = 8
@@ -166,7 +162,7 @@ def build_plan(
     costs = costs or MissCosts.of_bytes(row_bytes, line_bytes)
     worth = (costs.row, costs.adjacency, costs.adjacency_byte)
     rules = Rules(row_bytes, id_bytes, OFFSET_BYTES, *worth, max_fanout, line_bytes)
-    choices, feature_count_N = _choices(profile, counting, degree_N, rules, device_budget - layout.nbytes)
+    choices, feature_count_N = choices_of(profile, counting, degree_N, rules, device_budget - layout.nbytes)
     heldout = Candidates(*profile.heldout_counts(), degree_N, rules)
     curve_plan = _curve(feature_count_N, heldout.feature_count_N)
     del feature_count_N
@@ -206,77 +202,9 @@ def _check_arguments(sizes: tuple[int, int, int], device_budget: int, max_fanout
         raise ValueError(f"max_fanout must be >= 0, or -1 for all neighbors (got {max_fanout})")
 
 
-def _scale(num_accesses: int, counted: int) -> Fraction:
-    """Factor from counts to accesses, short enough to multiply counts by its terms."""
-    return Fraction(num_accesses, counted).limit_denominator(1000) if counted else Fraction(1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """What a choice takes, in bits."""
-
-    kinds: int
-    rows: npt.NDArray[np.uint8]
-    lists: npt.NDArray[np.uint8]
-    value: float
-
-    @classmethod
-    def of(cls, kinds: int, taken: Taken) -> _Choice:
-        return cls(kinds, np.packbits(taken.rows_N), np.packbits(taken.lists_N), taken.value)
-
-    def taken(self, num_nodes: int) -> Taken:
-        rows_N, lists_N = (np.unpackbits(bits, count=num_nodes).view(np.bool_) for bits in (self.rows, self.lists))
-        return Taken(rows_N, lists_N, self.value)
-
-
-def _choices(
-    profile: AccessProfile | StoredProfile,
-    counting: Counting,
-    degree_N: npt.NDArray[np.integer],
-    rules: Rules,
-    budget: int,
-) -> tuple[list[_Choice], CountArray]:
-    """The choices of both kinds, rows only and lists only; and the counts that rank rows."""
-    num_nodes, accesses = len(degree_N), 0
-    if counting == "full_link":
-        accesses = int(profile.counts("input")[0].sum())
-    feature_count_N, adjacency_count_N = profile.counts(counting)
-    if num_nodes != len(feature_count_N):
-        raise InputError(
-            f"the profile counts {len(feature_count_N)} nodes, the graph has {num_nodes}: "
-            "it is another graph's, make one of this graph"
-        )
-    scale = _scale(accesses, int(feature_count_N.sum())) if counting == "full_link" else Fraction(1)
-    down = scale.denominator
-    scaled = rules._replace(
-        row_worth=rules.row_worth * scale.numerator,
-        list_worth=rules.list_worth * down,
-        list_byte_worth=rules.list_byte_worth * down,
-    )
-    candidates = Candidates(feature_count_N, adjacency_count_N, degree_N, scaled)
-    one_map = RankMap.nbytes_for(num_nodes)
-    fixed = {BOTH: 2 * one_map + OFFSET_BYTES, ROWS: one_map, LISTS: one_map + OFFSET_BYTES}
-    choices = [_Choice.of(kinds, greedy(candidates, kinds, budget - held)) for kinds, held in fixed.items()]
-    return choices, feature_count_N
-
-
-def _best(choices: Sequence[_Choice], heldout: Candidates) -> tuple[Taken, tuple[float, float]]:
-    """The best choice, or none at all; what rows only, and lists only, would save."""
-    num_nodes, saved = len(heldout.in_degree_N), {BOTH: 0.0}
-    for choice in choices[1:]:
-        taken = choice.taken(num_nodes)
-        saved[choice.kinds] = _share(*tally(heldout, taken.rows_N, taken.lists_N)[4:])
-        del taken
-    best = max(choices, key=lambda choice: choice.value)  # the first of equals
-    if best.value > 0:
-        return best.taken(num_nodes), (saved[ROWS], saved[LISTS])
-    none = Taken(np.zeros(num_nodes, np.bool_), np.zeros(num_nodes, np.bool_), 0.0)
-    return none, (saved[ROWS], saved[LISTS])
-
-
-def _held_and_predicted(heldout: Candidates, choices: Sequence[_Choice], filled_bytes: int) -> dict[str, Any]:
+def _held_and_predicted(heldout: Candidates, choices: Sequence[Choice], filled_bytes: int) -> dict[str, Any]:
     """Ids and bytes of the best choice; what it serves of the held-out requests, and the oracle with as many bytes."""
-    taken, alone = _best(choices, heldout)
+    taken, alone = best_choice(choices, heldout)
     fill_spare(taken, heldout, filled_bytes)
     feature_ids, adjacency_ids = np.flatnonzero(taken.rows_N), np.flatnonzero(taken.lists_N)
     lists_bytes, num_kinds = int(list_bytes(heldout, taken.lists_N)), (len(feature_ids) > 0) + (len(adjacency_ids) > 0)
@@ -289,18 +217,14 @@ def _held_and_predicted(heldout: Candidates, choices: Sequence[_Choice], filled_
         "feature_bytes": len(feature_ids) * heldout.rules.row_bytes,
         "adjacency_bytes": lists_bytes + OFFSET_BYTES * (len(adjacency_ids) > 0),
         "map_bytes": num_kinds * RankMap.nbytes_for(len(heldout.in_degree_N)),
-        "predicted_feature_hit_rate": _share(row_hits, rows),
-        "predicted_adjacency_hit_rate": _share(list_hits, lists),
-        "oracle_feature_hit_rate": _share(top_sum(heldout.feature_count_N, len(feature_ids)), rows),
-        "oracle_adjacency_hit_rate": _share(int(oracle_lists), lists),
-        "predicted_saved": _share(saved, total),
+        "predicted_feature_hit_rate": share_of(row_hits, rows),
+        "predicted_adjacency_hit_rate": share_of(list_hits, lists),
+        "oracle_feature_hit_rate": share_of(top_sum(heldout.feature_count_N, len(feature_ids)), rows),
+        "oracle_adjacency_hit_rate": share_of(int(oracle_lists), lists),
+        "predicted_saved": share_of(saved, total),
         "rows_only_saved": alone[0],
         "lists_only_saved": alone[1],
     }
-
-
-def _share(part: float, whole: float) -> float:
-    return float(part) / whole if whole else 0.0
 
 
 def _curve(rank_count_N: CountArray, count_N: CountArray) -> npt.NDArray[np.float64]:

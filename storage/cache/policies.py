@@ -25,7 +25,8 @@ from storage.cache.costs import LINE_BYTES, MissCosts, whole_lines
 from storage.cache.greedy import LISTS, greedy
 from storage.cache.hotset import DynamicOptions
 from storage.cache.inclusion import expected_accesses
-from storage.cache.plan import OFFSET_BYTES, CachePlan, build_plan, largest_fanout
+from storage.cache.plan import CachePlan, build_plan, largest_fanout
+from storage.cache.plan_choices import OFFSET_BYTES
 from storage.cache.profile import AccessProfile, Counting
 
 Score = npt.NDArray[np.integer] | npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Memory tiers: feature rows and adjacency lists in a device cache, all of them in host memory below it."""
+"""Memory tiers of feature rows: a device cache, all rows in host memory below it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.cpu.aligned import empty_aligned
 from kernels.cpu.gather import gather_rows
 from kernels.cpu.hotness import add_scores, resolve_dynamic
 from kernels.cpu.resolve import DEVICE, DYNAMIC, HOST, STAGED, resolve_rows, stage_repeats
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TIER_DTYPES, TieredRows
-from kernels.topology import Topology
 from storage.cache.checking import checked_rows, compare_with_source
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions
@@ -210,7 +208,8 @@ class FeatureTiers:
         staged_ids = self._stage(ids, tier_n, slot_n, missed)
         staged_SD = np.empty((len(staged_ids), self._host_ND.shape[1]), self._host_ND.dtype)
         _copy_rows(self._host_ND, staged_ids, staged_SD)
-        return self._rows_of_each(batches, tier_n, slot_n, self._tiers(staged_SD, dynamic_SD))
+        places = self._places_of_each(batches, tier_n, slot_n, self._tiers(staged_SD, dynamic_SD))
+        return (rows.gather() for rows in places)
 
     def locate_group(self, batches: Sequence[IdArray]) -> Iterator[TieredRows]:
         """As `gather_group`, without moving a row: where each mini-batch's rows lie, for ops that read them in place.
@@ -291,20 +290,6 @@ class FeatureTiers:
         tiers[DEVICE], tiers[STAGED], tiers[DYNAMIC] = self._device_CD, staged_SD, dynamic_SD
         return tiers
 
-    def _rows_of_each(
-        self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray, tiers: list[Rows]
-    ) -> Iterator[Rows]:
-        end = 0
-        for ids in batches:
-            begin, end = end, end + len(ids)
-            # On a cache line: else the model's matrix products, and so its weights, would vary with the address.
-            out_nD = empty_aligned((len(ids), self._host_ND.shape[1]), self._host_ND.dtype)
-            gather_rows(tiers, tier_n[begin:end], slot_n[begin:end], out_nD)
-            if self._check:
-                sample = checked_rows(ids)
-                compare_with_source(self._host_ND, ids, sample, out_nD[sample], tier_n[begin:end])
-            yield out_nD
-
     def _places_of_each(
         self, batches: Sequence[IdArray], tier_n: TierArray, slot_n: SlotArray, tiers: list[Rows]
     ) -> Iterator[TieredRows]:
@@ -326,42 +311,6 @@ class FeatureTiers:
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(self._host_ND)):
             wrong = ids[(ids < 0) | (ids >= len(self._host_ND))][0]
             raise ValueError(f"node {wrong} is outside [0, {len(self._host_ND)})")
-
-
-def cached_topology(indptr: npt.NDArray[np.int64], indices: IdArray, adjacency_ids: IdArray) -> Topology:
-    """Topology whose adjacency cache holds the lists of `adjacency_ids`.
-
-    Parameters
-    ----------
-    indptr : (N + 1,) int64
-    indices : (E,) int32 or int64
-    adjacency_ids : (C,) integer
-        Strictly ascending; without ids there is no cache and no map.
-
-    Returns
-    -------
-    Topology
-        Shares `indptr` and `indices`; the cached lists are copies.
-    """
-    if not len(adjacency_ids):
-        return Topology.in_memory(indptr, indices)
-    ids = np.asarray(adjacency_ids, np.int64)
-    cached = RankMap.from_sorted_ids(ids, len(indptr) - 1)
-    cached_indptr = np.concatenate([[0], np.cumsum(indptr[ids + 1] - indptr[ids])])
-    cached_indices = np.empty(cached_indptr[-1], indices.dtype)
-    # Runs of consecutive ids are one copy each: no index array of the size of the cache is needed.
-    breaks = np.flatnonzero(np.diff(ids) != 1) + 1
-    for first, end in zip([0, *breaks], [*breaks, len(ids)], strict=True):
-        lists = indices[indptr[ids[first]] : indptr[ids[end - 1] + 1]]
-        cached_indices[cached_indptr[first] : cached_indptr[end]] = lists
-    return Topology(indptr, indices, cached, cached_indptr, cached_indices)
-
-
-def adjacency_device_bytes(topology: Topology) -> int:
-    """Bytes on the device: cached lists, their offsets and their rank map (0 without a cache)."""
-    if topology.cached is None:
-        return 0
-    return topology.cached.nbytes + topology.cached_indptr.nbytes + topology.cached_indices.nbytes
 
 
 def _joined(batches: Sequence[IdArray]) -> npt.NDArray[Any]:

@@ -1,14 +1,11 @@
-"""How a text table is written: found from its first lines; and the search for the line that breaks the rule."""
+"""How a text table is written: found from its first lines."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import polars as pl
 
 from storage.errors import InputError
 from storage.formats.files import open_text
@@ -16,7 +13,8 @@ from storage.formats.files import open_text
 _SAMPLE_BYTES = 1 << 16
 _SAMPLE_LINES = 200
 _DELIMITERS = ("\t", ",", ";", "|", " ")
-_INTEGER = re.compile(r" *[+-]?[0-9]+ *")
+INTEGER = re.compile(r" *[+-]?[0-9]+ *")
+"""An id that is a number."""
 _HEADER_WORDS = frozenset(
     ("source", "target", "src", "dst", "from", "to", "fromnodeid", "tonodeid", "head", "tail", "u", "v", "id_1", "id_2")
 )
@@ -68,16 +66,6 @@ class Dialect:
     def squeezed(self, block: bytes) -> bytes:
         """Rewrite runs of blanks as one, where the dialect has them."""
         return b"\n".join(b" ".join(line.split()) for line in lines_of(block)) if self.runs else block
-
-
-@dataclass(frozen=True)
-class Fault:
-    """The first line of a block that cannot be a row."""
-
-    line: int
-    """Its number within the block, from 1."""
-    problem: str
-    """What is wrong, and what to do."""
 
 
 def find_dialect(
@@ -221,55 +209,9 @@ def table_dialect(path: Path) -> tuple[Dialect, tuple[str, ...]]:
     return replace(dialect, data_start=sum(map(len, lines[:start])), lines_before=start), columns
 
 
-def find_fault(block: bytes, dialect: Dialect, kinds: Mapping[int, type[pl.DataType]]) -> Fault | None:
-    """Look for the first line of a block that does not hold what `kinds` says of its fields; None where each does."""
-    for number, line in enumerate(lines_of(block), 1):
-        if dialect.is_skipped(line):
-            continue
-        if not _is_utf8(line):
-            return Fault(number, f"{line[:40]!r} is not in UTF-8: save the file as UTF-8")
-        fields = dialect.fields(line)
-        if len(fields) != dialect.num_fields:
-            problem = f"{len(fields)} fields where {dialect.num_fields} are expected (delimiter {dialect.delimiter!r})"
-            return Fault(number, f"{problem}: correct the line, or set delimiter")
-        for place, kind in kinds.items():
-            problem_or_none = _field_problem(fields[place].strip(), kind)
-            if problem_or_none:
-                return Fault(number, problem_or_none)
-    return None
-
-
 def lines_of(block: bytes) -> list[bytes]:
     """Lines of a block, without their ends."""
     return block.removesuffix(b"\n").split(b"\n")
-
-
-def _field_problem(field: str, kind: type[pl.DataType]) -> str | None:
-    if not field:
-        return "an id is empty: correct the line" if kind in (pl.Int64, pl.String) else None
-    if kind == pl.Int64 and not _INTEGER.fullmatch(field):
-        return f"{field!r} is no integer, but most ids of the first lines are: correct the line"
-    if kind == pl.Int64 and not -(2**63) <= int(field) < 2**63:
-        return f"id {field} does not fit 64 bits: correct the line"
-    if kind in (pl.Float32, pl.Float64) and not _is_number(field):
-        return f"{field!r} is no number: correct the line"
-    return None
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
 
 
 def _find_delimiter(path: Path, texts: list[str], first_line: int, given: str | None) -> tuple[str, bool]:
@@ -300,19 +242,19 @@ def _split(text: str, delimiter: str, runs: bool, quote: str | None = '"') -> li
 
 def _is_edge(row: list[str], source: int, target: int) -> bool:
     """Whether a row's ids are integers; a row too short is left for the parser to report."""
-    return len(row) <= max(source, target) or all(_INTEGER.fullmatch(row[i]) for i in (source, target))
+    return len(row) <= max(source, target) or all(INTEGER.fullmatch(row[i]) for i in (source, target))
 
 
 def _are_names(ids: list[str]) -> bool:
     """Whether ids are strings: most of them are no integers (a stray one among integers is left to be reported)."""
-    return 2 * sum(not _INTEGER.fullmatch(word) for word in ids) > len(ids)
+    return 2 * sum(not INTEGER.fullmatch(word) for word in ids) > len(ids)
 
 
 def _is_header(rows: list[list[str]]) -> bool:
     words = [word.strip().lower() for word in rows[0][:2]]
     if all(word in _HEADER_WORDS for word in words):
         return True
-    return len(rows) > 1 and not any(_INTEGER.fullmatch(word) for word in words) and _is_edge(rows[1], 0, 1)
+    return len(rows) > 1 and not any(INTEGER.fullmatch(word) for word in words) and _is_edge(rows[1], 0, 1)
 
 
 def _column(path: Path, header: list[str] | None, name: str | None, default: int) -> int:

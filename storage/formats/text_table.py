@@ -10,7 +10,8 @@ import polars as pl
 
 from storage.errors import InputError
 from storage.formats.files import is_gzip, line_blocks, open_text
-from storage.formats.text_dialect import Dialect, find_fault, lines_of
+from storage.formats.text_dialect import Dialect, lines_of
+from storage.formats.text_faults import find_fault
 
 _BLOCK_BYTES = 4 << 20
 _GZIP_RATIO = 4

@@ -21,13 +21,13 @@ import numpy as np
 
 from kernels import reference
 from kernels.cuda.baselines import sample_by_classes, sample_by_edges, sample_by_groups, sample_by_warps
-from kernels.cuda.preload import preload_limit
 from kernels.cuda.sample import Plan, fill_rows, group_shape, plan_rows
 from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import IdArray
 from kernels.topology import Topology
 from storage.formats.planetoid import open_planetoid
 from tests.benchmarks.report import publish
+from tests.cudasim.preload import preload_limit
 from tests.cudasim.ptx_launcher import ARCH, PtxLauncher
 from tests.cudasim.ptx_memory import Requests
 from tests.graphs import csc_from_edges, power_law_graph

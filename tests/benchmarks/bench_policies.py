@@ -43,16 +43,17 @@ from storage.cache.laboratory import (
     run_replacement,
     run_static,
     serve_rows,
-    static_part,
 )
 from storage.cache.plan import build_plan, largest_fanout
 from storage.cache.policies import DUAL_POLICIES, REPLACEMENT_POLICIES, STATIC_POLICIES, PolicyCase
-from storage.cache.profile import AccessProfile, profile_accesses
+from storage.cache.pre_sampling import profile_accesses
+from storage.cache.profile import AccessProfile
 from storage.cache.trace import AccessTrace, TraceFile, record_trace
 from tests.benchmarks import cache_workloads as fixed
 from tests.benchmarks.cache_drifts import drift_figures, three_way
 from tests.benchmarks.cache_workloads import Workload
 from tests.benchmarks.report import publish
+from tests.cache_tuning import static_part
 
 OURS, OURS_DUAL = "smoothed", "garden_plan"
 PROFILE_SWEEP = (1, 2, 4, 8, 16)

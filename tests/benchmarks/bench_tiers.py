@@ -20,7 +20,8 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.cache.plan import CachePlan, build_plan
-from storage.cache.profile import AccessProfile, profile_accesses
+from storage.cache.pre_sampling import profile_accesses
+from storage.cache.profile import AccessProfile
 from storage.cache.tiers import FeatureTiers
 from tests.benchmarks.report import publish
 from tests.graphs import power_law_graph

@@ -8,21 +8,14 @@ from typing import Any
 import numpy as np
 
 from storage.cache.allocation import Split, allocate
-from storage.cache.laboratory import (
-    belady,
-    requests_of,
-    run_dynamic,
-    run_replacement,
-    serve_rows,
-    static_part,
-    tune_dynamic,
-)
-from storage.cache.plan import OFFSET_BYTES
+from storage.cache.laboratory import belady, requests_of, run_dynamic, run_replacement, serve_rows
+from storage.cache.plan_choices import OFFSET_BYTES
 from storage.cache.policies import REPLACEMENT_POLICIES, PolicyCase, rows_for
-from storage.cache.profile import profile_accesses
+from storage.cache.pre_sampling import profile_accesses
 from storage.cache.trace import AccessTrace, TraceFile, record_trace
 from tests.benchmarks import cache_workloads as fixed
 from tests.benchmarks.cache_workloads import DriftWorkload
+from tests.cache_tuning import static_part, tune_dynamic
 
 _THREADS, _SPLIT_BUDGET = 2, 0.1
 

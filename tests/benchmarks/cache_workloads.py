@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from kernels.mfg import IdArray
 from kernels.topology import Topology
-from storage.cache.drift import Segment, moving_community, next_snapshot, time_ordered
+from storage.cache.drift import Segment, moving_community, time_ordered
 from storage.formats.demo import DemoEdges, keyed_order
 from storage.formats.planetoid_pickle import load_pickle
+from tests.drifts import next_snapshot
 from tests.graphs import csc_from_edges, power_law_graph
 
 DATA = Path(os.environ.get("GARDEN_DATA", "data"))

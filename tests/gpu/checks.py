@@ -28,10 +28,11 @@ from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
+from storage.cache.cached_topology import cached_topology
 from storage.cache.device_slots import DeviceSlots
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions
-from storage.cache.tiers import FeatureTiers, cached_topology
+from storage.cache.tiers import FeatureTiers
 from tasks.trainer import train
 from tasks.training_reports import TrainResult
 from tasks.training_types import Splits, TrainOptions

@@ -43,7 +43,7 @@ from kernels.nn.model import ModelSpec, build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
-from storage.cache.tiers import cached_topology
+from storage.cache.cached_topology import cached_topology
 from tasks.device_loader import DeviceLoader
 from tasks.epoch_stream import LoadStats
 from tests.gpu.checks import CHECKS

@@ -11,7 +11,8 @@ import pytest
 from storage.errors import InputError
 from storage.formats.base import EdgeArrays, FeatureTable, LabelColumn
 from storage.graph_store import GraphStore
-from storage.ingest import IngestOptions, IngestReport, ingest
+from storage.ingest import IngestOptions, ingest
+from storage.ingest_report import IngestReport
 from tests.storage.stores import small_source
 
 

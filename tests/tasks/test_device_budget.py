@@ -12,7 +12,8 @@ from conf.schema import PipelineConfig
 from kernels.cuda.current import launching_through
 from kernels.rank_map import RankMap
 from storage.cache.plan import CachePlan, build_plan
-from storage.cache.profile import AccessProfile, profile_accesses
+from storage.cache.pre_sampling import profile_accesses
+from storage.cache.profile import AccessProfile
 from storage.errors import MachineError
 from storage.graph_store import GraphStore, write_store
 from tasks import device_memory

@@ -15,8 +15,8 @@ import torch
 from kernels.cuda.current import launching_through
 from kernels.cuda.launch import PinnedMemoryError
 from kernels.rank_map import RankMap
+from storage.cache.cached_topology import adjacency_device_bytes
 from storage.cache.hotset import DynamicOptions
-from storage.cache.tiers import adjacency_device_bytes
 from storage.errors import MachineError
 from tasks import device_compute
 from tasks.device_memory import DeviceNeeds

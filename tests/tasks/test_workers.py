@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from storage.cache.plan import build_plan
-from storage.cache.profile import profile_accesses
+from storage.cache.pre_sampling import profile_accesses
 from storage.errors import ChecksumMismatchError, MachineError
 from storage.graph_store import FEATURES, INDICES, GraphStore, write_store
 from storage.mapped import hold_dataset, map_dataset

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from kernels.nn.layers import NodeDegrees
 from kernels.topology import Topology
-from storage.cache.tiers import FeatureTiers, cached_topology
+from storage.cache.cached_topology import cached_topology
+from storage.cache.tiers import FeatureTiers
 from tasks.objective import Labels
 from tasks.trainer import train
 from tasks.training_reports import TrainResult

@@ -17,7 +17,6 @@ from kernels.cuda.baselines import (
 )
 from kernels.cuda.gather import count_accesses
 from kernels.cuda.launch import Launcher
-from kernels.cuda.preload import direct_sectors, preload_limit, whole_sectors
 from kernels.cuda.sample import plan_rows
 from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import IdArray
@@ -25,6 +24,7 @@ from kernels.rng import bounded, child
 from kernels.topology import Topology
 from tests.cudasim.build import GXX
 from tests.cudasim.order import OrderLauncher
+from tests.cudasim.preload import direct_sectors, preload_limit, whole_sectors
 from tests.graphs import graphs, power_law_graph
 
 DRAWN = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -17,7 +17,7 @@ from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
 from storage.blocks.hyperbatch import FRONTIER_BYTES, HyperbatchSampler, SamplingMemory, edge_bytes
 from storage.blocks.stored_topology import StoredTopology
-from storage.cache.tiers import cached_topology
+from storage.cache.cached_topology import cached_topology
 from storage.errors import ChecksumMismatchError, StorageError
 from storage.graph_store import INDICES, GraphStore
 from tests.graphs import graphs, power_law_graph, seed_batches

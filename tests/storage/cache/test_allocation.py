@@ -16,7 +16,7 @@ from storage.cache.drift import Segment, moving_community
 from storage.cache.hotset import DynamicOptions
 from storage.cache.laboratory import requests_of, run_dynamic, serve_both
 from storage.cache.policies import PolicyCase, garden_plan
-from storage.cache.profile import profile_accesses
+from storage.cache.pre_sampling import profile_accesses
 from storage.cache.trace import AccessTrace, TraceFile, record_trace
 from tests.graphs import csc_from_edges
 

@@ -9,9 +9,11 @@ from kernels.mfg import TierReads
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
+from storage.cache.cached_topology import cached_topology
 from storage.cache.plan import CachePlan, build_plan
-from storage.cache.profile import AccessProfile, Counting, profile_accesses
-from storage.cache.tiers import FeatureTiers, cached_topology
+from storage.cache.pre_sampling import profile_accesses
+from storage.cache.profile import AccessProfile, Counting
+from storage.cache.tiers import FeatureTiers
 from tests.graphs import power_law_graph
 
 NUM_NODES, FANOUTS, WIDTH, BATCH, GROUP = 20_000, (5, 5), 8, 250, 4

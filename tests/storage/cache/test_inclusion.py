@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kernels.topology import Topology
 from storage.cache.inclusion import SMOOTHED_UNIT, expected_accesses, smoothed_counts
-from storage.cache.profile import AccessProfile, profile_accesses
+from storage.cache.pre_sampling import profile_accesses
+from storage.cache.profile import AccessProfile
 from tests.graphs import csc_from_edges, power_law_graph
 
 NUM_NODES = 20_000

@@ -11,7 +11,7 @@ import pytest
 from kernels.rank_map import RankMap
 from kernels.sampler import shuffled_batches
 from kernels.topology import Topology
-from storage.cache.drift import Segment, moving_community, next_snapshot, time_ordered
+from storage.cache.drift import Segment, moving_community, time_ordered
 from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.laboratory import (
     list_bound,
@@ -23,7 +23,6 @@ from storage.cache.laboratory import (
     run_replacement,
     run_static,
     serve_rows,
-    tune_dynamic,
 )
 from storage.cache.policies import (
     DUAL_POLICIES,
@@ -34,8 +33,10 @@ from storage.cache.policies import (
     lists_within,
     rows_for,
 )
-from storage.cache.profile import profile_accesses
+from storage.cache.pre_sampling import profile_accesses
 from storage.cache.trace import AccessTrace, TraceFile, record_trace
+from tests.cache_tuning import tune_dynamic
+from tests.drifts import next_snapshot
 from tests.graphs import csc_from_edges, power_law_graph
 
 NUM_NODES, ROW = 5000, 64

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from kernels.rank_map import RankMap
+from storage.cache.cached_topology import adjacency_device_bytes, cached_topology
 from storage.cache.plan import CURVE_FRACTION, CachePlan, build_plan, largest_fanout
 from storage.cache.profile import AccessProfile, StoredProfile
-from storage.cache.tiers import FeatureTiers, adjacency_device_bytes, cached_topology
+from storage.cache.tiers import FeatureTiers
 from storage.errors import ChecksumMismatchError, StorageError
 from tests.storage.cache.counts import plan_cases, profile_of
 

@@ -17,15 +17,9 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.blocks.stored_topology import StoredTopology
-from storage.cache import profile as profile_module
-from storage.cache.profile import (
-    AccessProfile,
-    ProfileOptions,
-    StoredProfile,
-    count_dtype,
-    profile_accesses,
-    write_profile,
-)
+from storage.cache import pre_sampling
+from storage.cache.pre_sampling import ProfileOptions, profile_accesses, write_profile
+from storage.cache.profile import AccessProfile, StoredProfile, count_dtype
 from storage.errors import ChecksumMismatchError, StorageError
 from storage.graph_store import GraphStore
 from tests.graphs import power_law_graph
@@ -73,7 +67,7 @@ def count_by_hand(purpose: Purpose, fanouts: tuple[int, ...], epochs: int) -> di
     """Counts by the letter of their definitions, Eq. 4 with its sets and sums."""
     sampler = NeighborSampler(TOPOLOGY, fanouts, seed=5, purpose=purpose)
     counts = {name: np.zeros(300, np.int64) for name in ("feature", "adjacency", "full_link")}
-    for job in profile_module._jobs(TRAIN, 20, 1, 5, purpose, epochs):
+    for job in pre_sampling._jobs(TRAIN, 20, 1, 5, purpose, epochs):
         (sample,) = sampler.sample(job.batches, epoch=job.epoch, first_batch=job.first_batch).samples
         for v in set(sample.input_nodes.tolist()):
             counts["feature"][v] += 1
@@ -125,7 +119,7 @@ def test_chosen_and_heldout_epochs_are_different_draws() -> None:
 
 def test_no_epoch_order_is_that_of_training() -> None:
     def first_batch(purpose: Purpose) -> tuple[int, ...]:
-        return tuple(next(profile_module._jobs(TRAIN, 20, 1, 5, purpose, 1)).batches[0].tolist())
+        return tuple(next(pre_sampling._jobs(TRAIN, 20, 1, 5, purpose, 1)).batches[0].tolist())
 
     training = tuple(shuffled_batches(TRAIN, 20, seed=5, epoch=0)[0].tolist())
     orders = [training, first_batch(Purpose.PROFILE), first_batch(Purpose.HELDOUT)]
@@ -205,7 +199,7 @@ def test_a_profile_written_as_it_is_counted_is_the_same(tmp_path: Path, counting
 
 def test_wide_counts_are_the_narrow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = take_profile()
-    monkeypatch.setattr(profile_module, "count_dtype", lambda *_: np.dtype(np.int64))
+    monkeypatch.setattr(pre_sampling, "count_dtype", lambda *_: np.dtype(np.int64))
     wide = take_profile()
     for name in (*COUNTS, "smoothed_feature_N", "smoothed_adjacency_N"):
         found, expected = getattr(narrow, name), getattr(wide, name)

@@ -12,11 +12,12 @@ from kernels.rank_map import RankMap
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
+from storage.cache.cached_topology import adjacency_device_bytes, cached_topology
 from storage.cache.hotset import DynamicLayout, DynamicOptions
-from storage.cache.plan import OFFSET_BYTES
+from storage.cache.plan_choices import OFFSET_BYTES
 from storage.cache.policies import DUAL_POLICIES, STATIC_POLICIES, Choice, PolicyCase, chosen_rows, plan_for
-from storage.cache.profile import profile_accesses
-from storage.cache.tiers import FeatureTiers, adjacency_device_bytes, cached_topology
+from storage.cache.pre_sampling import profile_accesses
+from storage.cache.tiers import FeatureTiers
 from tests.graphs import power_law_graph
 
 NUM_NODES, WIDTH, FANOUTS, BATCH = 4000, 13, (3, 4), 50

@@ -16,8 +16,9 @@ from kernels.cpu.resolve import DEVICE, HOST, STAGED, resolve_rows, stage_repeat
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from storage.cache import tiers as tiers_module
+from storage.cache.cached_topology import adjacency_device_bytes, cached_topology
 from storage.cache.checking import CHECKED_ROWS
-from storage.cache.tiers import FeatureTiers, adjacency_device_bytes, cached_topology
+from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError, TierMismatchError
 from tests.graphs import graphs, power_law_graph
 

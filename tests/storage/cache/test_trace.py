@@ -12,10 +12,11 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.cache import trace as trace_module
-from storage.cache.drift import Segment, next_snapshot
-from storage.cache.profile import profile_accesses
+from storage.cache.drift import Segment
+from storage.cache.pre_sampling import profile_accesses
 from storage.cache.trace import TraceFile, record_trace
 from storage.errors import FormatVersionError, InputError, StorageError
+from tests.drifts import next_snapshot
 from tests.graphs import power_law_graph
 
 TOPOLOGY = Topology.in_memory(*power_law_graph(400, 3000))

@@ -12,7 +12,8 @@ from storage.errors import InputError
 from storage.formats import text_table
 from storage.formats.triples import open_triples, triple_files
 from storage.graph_store import GraphStore
-from storage.ingest import IngestOptions, IngestReport, ingest
+from storage.ingest import IngestOptions, ingest
+from storage.ingest_report import IngestReport
 from tests.storage.formats.read import real_graph
 
 Triples = list[tuple[str, str, str]]
