@@ -126,7 +126,7 @@ class StorageConfig(Section):
     within `host_budget`: for graphs larger than memory."""
     hyperbatch: int | None = Field(None, ge=1, le=65535)
     """Mini-batches that are sampled and gathered together, each block read once for all of them (mode: storage);
-    empty takes as many as move the fewest bytes within `host_budget`, at most 1024."""
+    empty takes as many as make an epoch short within `host_budget`, at most 1024."""
     keep: Literal["top", "mean"] = "top"
     """Feature rows that stay in memory for a hyperbatch: the most accessed ones that fit, or those with at least the
     mean count; the others go through a spill file (mode: storage)."""

@@ -23,7 +23,7 @@ from storage.degree_sample import DegreeSample
 from storage.errors import BudgetError
 from storage.formats.base import GraphSource
 from storage.ingest import numbered
-from tasks.batch_sizes import BatchSizes, step_bytes
+from tasks.batch_sizes import BatchSizes, step_bytes, step_us
 from tasks.bounds import WRITTEN_COUNTS, count_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Budgets, format_bytes
 from tasks.build_cache import cache_estimate
@@ -91,7 +91,10 @@ class Workload:
         id_bytes = 4 if self.graph.store.info.num_nodes < 2**31 else 8
         shapes, nodes = self.batch.shapes, self.batch.num_inputs
         sizes = BatchSizes.of_hops(shapes, nodes, id_bytes)
-        return FirstBatches(replace(sizes, step_bytes=step_bytes(self.spec, shapes, nodes)), self.batch.shared_nodes)
+        return FirstBatches(
+            replace(sizes, step_bytes=step_bytes(self.spec, shapes, nodes), step_us=step_us(self.spec, shapes)),
+            self.batch.shared_nodes,
+        )
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def open_on_disk(
         HyperbatchOptions(
             hyperbatch=plan.hyperbatch,
             gather=GatherOptions(plan.cache, plan.spill, directory, room=plan.row_room),
-            memory=plan.sampling_memory,
+            memory=plan.sampling_memory(directory),
             spills_samples=plan.spills_samples,
             sample_room=plan.sample_room,
             check_bytes=lambda sample: check_bytes(

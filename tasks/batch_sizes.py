@@ -10,11 +10,13 @@ import numpy as np
 
 from kernels.cpu.hash_relabel import SLOT_BYTES, table_slots
 from kernels.mfg import Sample
+from kernels.nn.layers import PRODUCT_NS, READ_NS
 from kernels.nn.model import ModelSpec, build_model
 from storage.blocks.hyperbatch import FRONTIER_BYTES, edge_bytes
 
 _FLOAT_BYTES = 4
 _OFFSET_BYTES, _LOCAL_BYTES = 8, 4
+_GROWING = ("nodes", "edges", "frontier", "inner_bytes", "step_bytes", "step_us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +47,26 @@ class BatchSizes:
     """Bytes of all hops but the last."""
     step_bytes: int = 0
     """Bytes of a training step on it."""
+    step_us: int = 0
+    """Microseconds of a training step on it, on one core."""
+    hops: int = 1
+    """Hops."""
 
     @classmethod
     def largest(cls, samples: Sequence[Sample], spec: ModelSpec | None = None) -> BatchSizes:
         """At least as large as each of the mini-batches in every respect; steps are counted where a model is given."""
         sizes = [sizes_of(sample) for sample in samples]
-        steps = [step_bytes(spec, shapes_of(sample), len(sample.input_nodes)) for sample in samples] if spec else []
+        hops = [(shapes_of(sample), len(sample.input_nodes)) for sample in samples] if spec else []
+        steps = [] if spec is None else [(step_bytes(spec, *hop), step_us(spec, hop[0])) for hop in hops]
         return cls(
             max(size.nodes for size in sizes),
             max(size.edges for size in sizes),
             max(size.frontier for size in sizes),
             max(size.id_bytes for size in sizes),
             max(size.inner_bytes for size in sizes),
-            max(steps, default=0),
+            max((nbytes for nbytes, _ in steps), default=0),
+            max((time_us for _, time_us in steps), default=0),
+            max(size.hops for size in sizes),
         )
 
     @classmethod
@@ -65,29 +74,17 @@ class BatchSizes:
         """Sizes of a mini-batch with such hops, that of the seeds first, without its step."""
         edges, frontier = sum(shape.num_edges for shape in shapes), max((shape.num_dst for shape in shapes), default=0)
         inner = sum(_OFFSET_BYTES * (shape.num_dst + 1) + _LOCAL_BYTES * shape.num_edges for shape in shapes[:-1])
-        return cls(num_inputs, edges, frontier, id_bytes, inner)
+        return cls(num_inputs, edges, frontier, id_bytes, inner, hops=max(1, len(shapes)))
 
     def times(self, factor: float) -> BatchSizes:
         """Larger by a factor."""
-        return BatchSizes(
-            int(self.nodes * factor),
-            int(self.edges * factor),
-            int(self.frontier * factor),
-            self.id_bytes,
-            int(self.inner_bytes * factor),
-            int(self.step_bytes * factor),
-        )
+        grown = {name: int(getattr(self, name) * factor) for name in _GROWING}
+        return dataclasses.replace(self, **grown)
 
     def at_most(self, other: BatchSizes) -> BatchSizes:
         """The smaller ones of both."""
-        return dataclasses.replace(
-            self,
-            nodes=min(self.nodes, other.nodes),
-            edges=min(self.edges, other.edges),
-            frontier=min(self.frontier, other.frontier),
-            inner_bytes=min(self.inner_bytes, other.inner_bytes),
-            step_bytes=min(self.step_bytes, other.step_bytes),
-        )
+        smaller = {name: min(getattr(self, name), getattr(other, name)) for name in _GROWING}
+        return dataclasses.replace(self, **smaller)
 
     @property
     def sample_bytes(self) -> int:
@@ -161,7 +158,7 @@ def largest_possible(
     """
     shapes, nodes = most_hops(num_nodes, num_edges, fanouts, num_seeds, replace=replace)
     sizes = BatchSizes.of_hops(shapes, nodes, id_bytes)
-    return dataclasses.replace(sizes, step_bytes=step_bytes(spec, shapes, nodes))
+    return dataclasses.replace(sizes, step_bytes=step_bytes(spec, shapes, nodes), step_us=step_us(spec, shapes))
 
 
 def step_bytes(spec: ModelSpec, shapes: Sequence[HopShape], num_inputs: int) -> int:
@@ -176,3 +173,16 @@ def step_bytes(spec: ModelSpec, shapes: Sequence[HopShape], num_inputs: int) -> 
         most += hop.num_dst * (2 * layer.in_dim + 5 * layer.out_dim) + projected + attention
     weights = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
     return _FLOAT_BYTES * (most + 6 * weights)
+
+
+def step_us(spec: ModelSpec, shapes: Sequence[HopShape]) -> int:
+    """Estimate a training step on a mini-batch, on one core: products forward, and back but for the input; reads."""
+    time_ns, layers = 0.0, build_model(spec, seed=0).ordered_layers()
+    for index, (layer, hop) in enumerate(zip(layers, reversed(shapes), strict=bool(shapes))):
+        passes = 3 if index else 2
+        weights = sum(parameter.numel() for parameter in layer.parameters() if parameter.dim() > 1)
+        rows = hop.num_src if index and layer.transform_first else hop.num_dst
+        time_ns += passes * (
+            rows * weights * PRODUCT_NS + hop.num_edges * min(layer.in_dim, layer.projected_dim) * READ_NS
+        )
+    return int(time_ns / 1000)

@@ -1,6 +1,7 @@
-"""How many mini-batches make a hyperbatch: as many as move the fewest bytes in the memory there is, by arithmetic.
+"""How many mini-batches make a hyperbatch: as many as make an epoch short in the memory there is, by arithmetic.
 
-More mini-batches share a block that is read; their ids leave less memory to rows that many of them need.
+More mini-batches share a block that is read; their ids leave less memory to rows that many of them need. And while one
+hyperbatch trains the next one is prepared: before the first one there is nothing to train on, whatever is read.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import GENERATIONS
 
 MOST_HYPERBATCH = 1024
-LEAST_PIECE_BYTES, GOOD_PIECE_BYTES = 16 << 10, 256 << 10
-"""Of a buffer in front of the spill file: a smaller one is slow, a larger one no faster."""
+_PIECE_BYTES = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10)
+"""Of a buffer in front of the spill file: a smaller one is slow, a larger one hardly faster."""
 GENERATIONS_OF_IDS = 3
 """Samples of two hyperbatches, and ids in ascending order while one is gathered."""
+DISK_BYTES_PER_S = 2e9
+"""What a disk is taken to move: with it only the balance of reading and training is judged."""
+REQUEST_BYTES = 64 << 10
+"""A request takes the disk as long as so many bytes more."""
+_COUNT_BYTES = 4  # a node whose neighbors wait on disk
 
 
 class NoRoomError(ValueError):
@@ -43,7 +49,7 @@ class Traffic:
     spilled: float
     """Rows that are written, and read again."""
     samples: float
-    """What of samples is written, and read again."""
+    """What of samples, and of neighbors before they are numbered, is written, and read again."""
 
     @property
     def read(self) -> float:
@@ -79,6 +85,8 @@ class Share:
     """What is left for rows."""
     traffic: Traffic
     """What they move for a mini-batch, as expected."""
+    seconds: float
+    """Of an epoch, as expected: to compare ways by, not to foretell."""
     least_room: int
     """The least room on disk for mini-batches as large as there is memory for: samples, and rows beyond the cache."""
     good_room: int
@@ -103,10 +111,12 @@ class Hyperbatches:
     """Sizes that none can exceed."""
     room: int
     """Bytes on disk for spilled rows and samples."""
+    is_disk_budgeted: bool
+    """Whether the room is a budget: then neighbors do not wait on disk, and hyperbatches share no cache."""
 
     def least_bytes(self, count: int) -> int:
         """The least memory for hyperbatches of so many, rows in a cache left out."""
-        buffers = (count + SPARE_BUFFERS) * LEAST_PIECE_BYTES
+        buffers = (count + SPARE_BUFFERS) * _PIECE_BYTES[0]
         ways = self._ways() if self._least_room(count, 0, self.bound, spills=True) <= self.room else (False,)
         return min(self._samples(count, spills=spills) for spills in ways) + self.least_work_bytes + buffers
 
@@ -116,18 +126,19 @@ class Hyperbatches:
         return work_bytes(self.bound)
 
     def best(self, memory: int, asked: int | None) -> Share:
-        """The share that moves the fewest bytes, of the size that was asked for if any.
+        """The share that makes an epoch shortest, of the size that was asked for if any.
 
         Raises
         ------
         ValueError
             If not even `least_bytes` fit.
         NoRoomError
-        If none fits the disk.
+            If none fits the disk.
         """
         counts = [min(asked, self.num_batches)] if asked else list(self._counts())
-        shares = [self._share(count, memory, spills=spills) for count in counts for spills in self._ways()]
-        fitting = [share for share in shares if share is not None]
+        fitting = [
+            share for count in counts for spills in self._ways() for share in self._shares(count, memory, spills=spills)
+        ]
         if not fitting:
             raise ValueError(f"{memory} bytes hold no hyperbatch of {counts[-1]}")
         least = min(share.least_room for share in fitting)
@@ -135,7 +146,7 @@ class Hyperbatches:
             raise NoRoomError(least)
         good = [share for share in fitting if share.good_room <= self.room]
         return min(
-            good or [share for share in fitting if share.least_room <= self.room], key=lambda share: share.traffic.moved
+            good or [share for share in fitting if share.least_room <= self.room], key=lambda share: share.seconds
         )
 
     def enough_room(self, asked: int | None) -> int:
@@ -178,43 +189,59 @@ class Hyperbatches:
         most = max(count * held_bytes(self.expected, spills=spills), held_bytes(self.bound, spills=spills))
         return GENERATIONS_OF_IDS * most
 
-    def _share(self, count: int, memory: int, *, spills: bool) -> Share | None:
+    def _shares(self, count: int, memory: int, *, spills: bool) -> Iterator[Share]:
+        """The ways to share memory out to hyperbatches of one size: buffers in front of the spill file, or rows."""
         samples = self._samples(count, spills=spills)
         one = self.expected.sampling_bytes + self.expected.sample_bytes
         pieces = count + SPARE_BUFFERS
-        room = memory - samples - pieces * LEAST_PIECE_BYTES
+        room = memory - samples - pieces * _PIECE_BYTES[0]
         sampling = max(self.least_work_bytes, min(count * one, memory // 8, room))
         rest = memory - samples - sampling
-        spill = pieces * min(GOOD_PIECE_BYTES, max(LEAST_PIECE_BYTES, rest // 2 // pieces))
-        if rest < spill:
-            return None
-        cache = rest - spill
-        traffic = self.traffic(count, cache, sampling, spills=spills)
-        least, good = (self._least_room(count, cache, most, spills=spills) for most in (self.bound, self.largest))
-        return Share(count, spills, samples, sampling, spill, cache, traffic, least, good)
+        for piece in _PIECE_BYTES:
+            cache = rest - pieces * piece
+            if cache >= 0:
+                traffic = self.traffic(count, cache, sampling, spills=spills)
+                seconds = self._seconds(count, traffic, piece)
+                rooms = (self._least_room(count, cache, most, spills=spills) for most in (self.bound, self.largest))
+                yield Share(count, spills, samples, sampling, pieces * piece, cache, traffic, seconds, *rooms)
+
+    def _seconds(self, count: int, traffic: Traffic, piece: int) -> float:
+        """Of an epoch: the first hyperbatch is prepared, then one trains while the next one is prepared."""
+        moved = traffic.moved + traffic.spilled * REQUEST_BYTES / piece
+        prepare, train = count * moved / DISK_BYTES_PER_S, count * self.expected.step_us / 1e6
+        parts = math.ceil(self.num_batches / count)
+        return prepare + (parts - 1) * max(prepare, train) + train
 
     def traffic(self, count: int, cache: int, sampling: int, *, spills: bool) -> Traffic:
         """What hyperbatches of so many move, with so much memory for rows and for sampling."""
         info, sizes = self.store.info, self.expected
-        passes = max(1, math.ceil(count * (sizes.sampling_bytes + sizes.sample_bytes) / sampling))
         room = self.room - (self._sample_disk(count, self.bound) if spills else 0)
-        samples = float(sizes.sample_bytes) if spills else 0.0
-        if count < self.num_batches:
-            cache //= 2  # two hyperbatches' rows are held
-        lists = passes * self._touched(INDICES, count * sizes.frontier) / count
+        lists, waiting = self._lists(count, sampling)
+        samples = waiting + (sizes.sample_bytes if spills else 0)
         if not info.feature_row_bytes:
             return Traffic(lists, 0.0, 0.0, samples)
         rows = cache // (info.feature_row_bytes + KEPT_ID_BYTES)
+        own_rows = rows if count == self.num_batches else rows // GENERATIONS
+        rows = own_rows if self.is_disk_budgeted else rows  # else hyperbatches that spill share one cache
         cold = count * info.feature_row_bytes * (sizes.nodes - self._hits(count, rows))
         at_once = max(1.0, count / max(1, math.ceil(cold / max(1, room // GENERATIONS))))  # the disk holds their rows
         blocks = self._touched(FEATURES, at_once * sizes.nodes) / at_once
         cold_bytes = info.feature_row_bytes * (sizes.nodes - self._hits(at_once, rows))
         spilling = Traffic(lists, blocks, cold_bytes, samples)
-        together = min(count, rows // max(1, sizes.nodes))  # as many as need no spilling
+        together = min(count, own_rows // max(1, sizes.nodes))  # as many as need no spilling
         if not together:
             return spilling
         grouping = Traffic(lists, self._touched(FEATURES, together * sizes.nodes) / together, 0.0, samples)
         return min(spilling, grouping, key=lambda traffic: traffic.moved)
+
+    def _lists(self, count: int, sampling: int) -> tuple[float, float]:
+        """Bytes of adjacency lists, once each hop, and of neighbors that wait where they do not fit the work space."""
+        sizes = self.expected
+        passes = max(1, math.ceil(count * (sizes.sampling_bytes + sizes.sample_bytes) / sampling))
+        once = self._touched(INDICES, count * sizes.frontier) / count
+        if self.is_disk_budgeted or passes == 1:  # the last hop is the one that does not fit
+            return (passes + sizes.hops - 1) * once, 0.0
+        return sizes.hops * once, float(sizes.edges * sizes.id_bytes + sizes.frontier * _COUNT_BYTES)
 
     def _touched(self, name: str, places: float) -> float:
         """Bytes of the blocks that hold some of many places."""
@@ -235,7 +262,8 @@ class Hyperbatches:
 def held_bytes(sizes: BatchSizes, *, spills: bool) -> int:
     """Bytes of a mini-batch that waits: its sample, or its ids and, until the last hop is drawn, what came before."""
     ids = sizes.nodes * sizes.id_bytes
-    return max(ids, sizes.inner_bytes + sizes.frontier * sizes.id_bytes) if spills else sizes.sample_bytes
+    in_order = 2 * sizes.frontier * sizes.id_bytes  # the last hop's nodes, and they in ascending order
+    return max(ids, sizes.inner_bytes + in_order) if spills else sizes.sample_bytes
 
 
 def work_bytes(sizes: BatchSizes) -> int:

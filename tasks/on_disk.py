@@ -54,7 +54,7 @@ class StorageOptions:
     disk_taken: int = 0
     """Bytes of it that are taken while rows and samples are spilled."""
     hyperbatch: int | None = None
-    """Mini-batches sampled and gathered together; None takes as many as move the fewest bytes."""
+    """Mini-batches sampled and gathered together; None takes as many as make an epoch short."""
     keep: Keep = "top"
     """Which rows the host cache keeps."""
 
@@ -107,7 +107,7 @@ class OnDisk:
             HyperbatchOptions(
                 hyperbatch=plan.hyperbatch,
                 gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep, plan.row_room),
-                memory=plan.sampling_memory,
+                memory=plan.sampling_memory(storage.directory),
                 spills_samples=plan.spills_samples,
                 sample_room=plan.sample_room,
                 check_bytes=lambda sample: self._check_bytes(sample, options.threads),

@@ -6,8 +6,9 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from storage.blocks.buffer import DEFAULT_DEPTH, LEAST_BLOCKS
+from storage.blocks.buffer import DEFAULT_DEPTH, LEAST_BLOCKS, RUN_BYTES
 from storage.blocks.hyperbatch import SamplingMemory
 from storage.blocks.spill_room import ENDLESS, SpillRoom, spilled_bytes
 from storage.errors import BudgetError
@@ -59,10 +60,10 @@ class StoragePlan:
         hyperbatches = dataclasses.replace(self.hyperbatches, expected=sizes)
         return hyperbatches.traffic(self.hyperbatch, self.cache, self.parts["sampling"], spills=self.spills_samples)
 
-    @property
-    def sampling_memory(self) -> SamplingMemory:
-        """Memory of sampling a hyperbatch, and what of it may stay."""
-        return SamplingMemory(self.parts["sampling"], self.parts["samples"] // GENERATIONS_OF_IDS)
+    def sampling_memory(self, directory: Path | None) -> SamplingMemory:
+        """Memory of sampling a hyperbatch, what of it may stay, and where neighbors wait, which no budget counts."""
+        waiting = None if self.row_room.is_budget else directory
+        return SamplingMemory(self.parts["sampling"], self.parts["samples"] // GENERATIONS_OF_IDS, waiting)
 
 
 def plan_storage(
@@ -97,7 +98,7 @@ def plan_storage(
     threads : int
         Sampling threads.
     hyperbatch : int, optional
-        Mini-batches to sample and gather together; by default as many as move the fewest bytes.
+        Mini-batches to sample and gather together; by default as many as make an epoch short.
     largest : BatchSizes, optional
         As large as any can be; room is kept for the few that are in flight to be so, or for some sizes in between,
         where the budget has it.
@@ -216,8 +217,12 @@ def check_bytes(plan: StoragePlan, found: BatchSizes, *, threads: int, row_bytes
 
 
 def _feature_buffer(block_bytes: int, rest: int, beside: int) -> int:
-    """Blocks of features: enough to keep the disk busy, an eighth of what is left at most."""
-    wanted = min((DEFAULT_DEPTH + 2) * max(block_bytes, 1 << 20), rest // 8, rest - beside)
+    """Blocks of features: enough to keep the disk busy, an eighth of what is left at most, or four blocks."""
+    wanted = min(
+        (DEFAULT_DEPTH + 2) * max(block_bytes, RUN_BYTES),
+        max(rest // 8, min(4 * block_bytes, rest // 4)),
+        rest - beside,
+    )
     return max(LEAST_BLOCKS * block_bytes, wanted)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernels.rank_map import RankMap
-from storage.blocks.buffer import LEAST_BLOCKS
+from storage.blocks.buffer import DEFAULT_DEPTH, LEAST_BLOCKS, RUN_BYTES
 from storage.blocks.spill_room import SpillRoom
 from storage.expected_store import StoreSizes
 from storage.graph_store import INDICES, INDPTR
@@ -36,14 +36,24 @@ class TopologyShare:
 
 
 def topology_share(store: StoreSizes, budget: int, *, may_be_whole: bool = True) -> TopologyShare:
-    """An eighth of the budget for adjacency lists; offsets whole where they may be and a sixth holds them."""
+    """All adjacency lists where an eighth of the budget holds them, else what keeps the disk busy.
+
+    Each hop passes by most blocks once, in order, and meets few of those it left. Offsets are held whole where they may
+    be and a sixth holds them.
+    """
     block_bytes, whole = store.info.block_bytes, store.nbytes(INDPTR)
-    least = LEAST_BLOCKS * block_bytes
-    lists = max(least, min(budget // 8, _whole_blocks(store.nbytes(INDICES), block_bytes)))
+    lists = _buffer_bytes(store.nbytes(INDICES), block_bytes, budget // 8)
     if may_be_whole and whole <= budget // 6:
         return TopologyShare(lists, None, whole)
-    buffer = max(least, min(budget // 16, _whole_blocks(whole, block_bytes)))
+    buffer = _buffer_bytes(whole, block_bytes, budget // 16)
     return TopologyShare(lists, buffer, buffer)
+
+
+def _buffer_bytes(nbytes: int, block_bytes: int, most: int) -> int:
+    """Memory for blocks of a dataset: all of them, or a few in flight."""
+    whole = _whole_blocks(nbytes, block_bytes)
+    few = min(whole, (DEFAULT_DEPTH + 2) * max(block_bytes, RUN_BYTES))
+    return max(LEAST_BLOCKS * block_bytes, whole if whole <= most else min(most, few))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +104,7 @@ class Need:
             num_batches=self.num_batches,
             shared_nodes=self.shared_nodes,
             room=self.room.nbytes,
+            is_disk_budgeted=self.room.is_budget,
         )
 
     def smallest(self, sizes: BatchSizes, bound: BatchSizes, topology: TopologyShare) -> int:

@@ -23,6 +23,11 @@ class MemoryGroup:
     folder: Path
     version: int
 
+    @classmethod
+    def at(cls, folder: Path) -> MemoryGroup:
+        """A group that exists."""
+        return cls(folder, 2 if (_ROOT / "cgroup.controllers").exists() else 1)
+
     def limit(self, nbytes: int) -> None:
         """Set the most bytes that its processes, and the page cache they fill, may take."""
         self._write("memory.limit_in_bytes" if self.version == 1 else "memory.max", str(nbytes))

@@ -20,7 +20,7 @@ Rows = Tensor | TieredRows | DeviceRows
 """Rows in memory, or where they lie in the tiers, of this machine or of a GPU (features, which no gradient reaches)."""
 
 # Least nanoseconds on one core: a multiply-add of a matrix product, and an element of a row that an edge reads.
-_PRODUCT_NS, _READ_NS = 0.025, 0.2
+PRODUCT_NS, READ_NS = 0.025, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Layer(nn.Module):
             return self.transform_first
         if not isinstance(h_SF, Tensor) and h_SF.dtype == np.uint8:
             return self.transform_first
-        product_ns = 2 * self.in_dim * self.out_dim * _PRODUCT_NS
-        projected = mfg.num_src * product_ns + 2 * mfg.num_edges * self.out_dim * _READ_NS
-        return projected < mfg.num_dst * product_ns + mfg.num_edges * self.in_dim * _READ_NS
+        product_ns = 2 * self.in_dim * self.out_dim * PRODUCT_NS
+        projected = mfg.num_src * product_ns + 2 * mfg.num_edges * self.out_dim * READ_NS
+        return projected < mfg.num_dst * product_ns + mfg.num_edges * self.in_dim * READ_NS
 
 
 def aggregate_rows(

@@ -1,6 +1,8 @@
 """Gathers a hyperbatch: exact access counts, frequent rows into the host cache, the others grouped or spilled (AGNES).
 
-Every feature block that holds a needed row is read once for a group of mini-batches, in ascending order.
+Every feature block that holds a needed row is read once for a group of mini-batches, in ascending order. Where
+hyperbatches spill, the rows that the first one needs most stay for all of an epoch: they are the frequent ones of the
+next one too, and two hyperbatches that are held at once need one copy of them.
 """
 
 from __future__ import annotations
@@ -69,6 +71,18 @@ class GatherOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class _Kept:
+    """Rows that stay."""
+
+    ids: npt.NDArray[np.int64]
+    """(C,) node of each, ascending."""
+    cached: RankMap
+    """The same."""
+    rows_CD: Rows
+    """(C, D) rows."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Part:
     """A range of mini-batches to gather together, whether their rows fit the cache, and bytes that spilling moves."""
 
@@ -95,9 +109,15 @@ class Gatherer:
         self._check_stop = check_stop
         self._features, self._options = features, options
         self._count_N = np.zeros(features.num_nodes, np.uint16)
-        self._most_rows = features.num_nodes
+        self._most_rows = self._all_rows = features.num_nodes
         if features.row_bytes:
-            self._most_rows = options.cache_bytes // (features.row_bytes + KEPT_ID_BYTES)
+            self._most_rows, self._all_rows = (
+                nbytes // (features.row_bytes + KEPT_ID_BYTES)
+                for nbytes in (options.cache_bytes, options.shares * options.cache_bytes)
+            )
+        self._kept: _Kept | None = None
+        # A budget of the disk was planned for the rows that each mini-batch needs most.
+        self._may_keep = options.shares > 1 and (options.room is None or not options.room.is_budget)
 
     def groups(self, batches: Sequence[IdArray]) -> Iterator[Group]:
         """Gather the rows of each mini-batch of a hyperbatch, in as many groups as cost the fewest bytes.
@@ -121,11 +141,18 @@ class Gatherer:
         """
         if len(batches) > MOST_BATCHES:
             raise InputError(f"a hyperbatch holds at most {MOST_BATCHES} mini-batches (got {len(batches)})")
-        for part in self._parts(batches):
+        parts = self._parts(batches)
+        if self._may_keep and (len(parts) > 1 or parts[0].fits):
+            self._may_keep = False  # from now on each hyperbatch has its own cache, a share of the memory
+            parts = self._parts(batches)
+        for part in parts:
             yield self._gather(batches[part.begin : part.end], part.fits)
+            self._may_keep = False
 
     def _parts(self, batches: Sequence[IdArray]) -> list[_Part]:
         """Parts that spill, one if the disk has room, or parts whose rows all fit: whichever move fewer bytes."""
+        if self._kept is not None:
+            return self._spilling_parts(batches, 0, len(batches), may_fail=False)
         cuts, group_blocks = self._cut_to_fit(batches)
         if len(cuts) == 2:
             return [_Part(0, len(batches), True)]
@@ -187,10 +214,13 @@ class Gatherer:
         self._count_N[ids] -= self._count_N[ids] > 0
 
     def _count(self, batches: Sequence[IdArray]) -> int:
-        """Count all accesses that miss the device tier; returns the number of blocks that hold them."""
+        """Count all accesses that miss the device tier and rows that stay; returns the blocks that hold them."""
         self._count_N.fill(0)
         for ids in batches:
             count_misses(ids, *self._features.device_bits, self._count_N)
+        self._missed = int(self._count_N.sum(dtype=np.int64))
+        if self._kept is not None:
+            self._count_N[self._kept.ids] = 0
         return len(self._blocks())
 
     def _blocks(self) -> npt.NDArray[np.int64]:
@@ -202,11 +232,14 @@ class Gatherer:
 
     def _num_cold(self) -> int:
         """Accesses that the host cache will not serve."""
+        if self._kept is not None:
+            return int(self._count_N.sum(dtype=np.int64))
         kept = self._kept_ids()
         return int(self._count_N.sum(dtype=np.int64) - self._count_N[kept].sum(dtype=np.int64))
 
     def _kept_ids(self) -> npt.NDArray[np.int64]:
         """Rows that the host cache is to hold, ascending."""
+        most_rows = self._all_rows if self._may_keep else self._most_rows
         count = histogram(self._count_N, int(self._count_N.max(initial=0)))
         accessed = count[1:]
         if self._options.keep == "mean":
@@ -215,23 +248,20 @@ class Gatherer:
         else:
             # The lowest count such that all rows above it fit, and as many at it as there is room for.
             above = np.concatenate([np.cumsum(accessed[::-1])[::-1], [0]])
-            threshold = int(np.searchsorted(-above, -self._most_rows))
-            at_threshold = self._most_rows - int(above[threshold]) if threshold else 0
-        out = np.empty(min(self._most_rows, int(accessed.sum())), np.int64)
+            threshold = int(np.searchsorted(-above, -most_rows))
+            at_threshold = most_rows - int(above[threshold]) if threshold else 0
+        out = np.empty(min(most_rows, int(accessed.sum())), np.int64)
         return out[: select(self._count_N, max(threshold, 0), at_threshold, out)]
 
     def _gather(self, batches: Sequence[IdArray], fits: bool) -> Group:
         features = self._features
         self._count(batches)
-        kept = np.flatnonzero(self._count_N) if fits else self._kept_ids()
-        cached = RankMap.from_sorted_ids(kept, features.num_nodes)
-        cache_CD: Rows = np.empty((len(kept), features.width), features.dtype)
-        cold = cold_ids(batches, cached, features.device_map)
-        requests, distinct = sum(map(len, batches)), int(np.count_nonzero(self._count_N))
-        missed = int(self._count_N.sum(dtype=np.int64))
+        kept, new = (self._new_kept(fits), True) if self._kept is None else (self._kept, False)
+        cold = cold_ids(batches, kept.cached, features.device_map)
+        requests, distinct, missed = sum(map(len, batches)), int(np.count_nonzero(self._count_N)), self._missed
         spill = self._new_spill(cold) if len(cold.ids) else None
         try:
-            self._scatter(kept, cache_CD, cold, spill)
+            self._scatter(kept if new else None, cold, spill)
         except BaseException:
             if spill is not None:
                 spill.close()
@@ -241,7 +271,14 @@ class Gatherer:
                 requests - missed, missed, (requests - missed) * features.row_bytes, distinct * features.row_bytes
             )
         )
-        return Group(features, batches, cached, cache_CD, spill)
+        self._kept = kept if self._may_keep else self._kept
+        return Group(features, batches, kept.cached, kept.rows_CD, spill)
+
+    def _new_kept(self, fits: bool) -> _Kept:
+        """Rows of a host cache, still to be filled."""
+        ids = np.flatnonzero(self._count_N) if fits else self._kept_ids()
+        rows_CD: Rows = np.empty((len(ids), self._features.width), self._features.dtype)
+        return _Kept(ids, RankMap.from_sorted_ids(ids, self._features.num_nodes), rows_CD)
 
     def _new_spill(self, cold: ColdIds) -> SpillFile:
         sizes = (np.diff(cold.ptr) * self._features.row_bytes).tolist()
@@ -249,15 +286,17 @@ class Gatherer:
         piece = min(_MOST_PIECE_BYTES, max(_LEAST_PIECE_BYTES, piece - piece % 4096))
         return SpillFile(self._options.directory, sizes, piece, self._features.stats)
 
-    def _scatter(self, kept: npt.NDArray[np.int64], cache_CD: Rows, cold: ColdIds, spill: SpillFile | None) -> None:
-        """Read every needed block once, ascending; copy its rows to the cache and to their mini-batches' buffers."""
-        features, flat = self._features, cache_CD.reshape(-1).view(np.uint8)
+    def _scatter(self, kept: _Kept | None, cold: ColdIds, spill: SpillFile | None) -> None:
+        """Read every needed block once, ascending; copy its rows to a new cache and to their mini-batches' buffers."""
+        features = self._features
         sink = SpillSink(spill, cold, features.row_bytes) if spill is not None else None
         for lease in features.buffer.serve(self._blocks(), ascending=sink is not None):
             with lease:
                 self._check_stop()
                 first_byte = features.first_byte(lease)
-                fill_rows(lease.data, first_byte, kept, features.row_bytes, flat)
+                if kept is not None:
+                    flat = kept.rows_CD.reshape(-1).view(np.uint8)
+                    fill_rows(lease.data, first_byte, kept.ids, features.row_bytes, flat)
                 if sink is not None:
                     sink.append(lease.data, first_byte)
         if sink is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from kernels.cpu.hash_relabel import relabel_batch
 from kernels.mfg import IdArray, Mfg, Sample, SuperBatch, TierReads
 from kernels.rng import Purpose, stream_key
 from kernels.sampler import check_fanouts, join_seeds
+from storage.blocks.array_file import ArrayFile
+from storage.blocks.drawn_hop import Draw, DrawnHop
 from storage.blocks.stored_topology import StoredTopology
 
 I64Array = npt.NDArray[np.int64]
@@ -37,6 +40,18 @@ class SamplingMemory:
     """While nodes are expanded: as many mini-batches at once as this holds."""
     kept_bytes: int
     """Of the hops so far: mini-batches that go beyond are left for the next hyperbatch."""
+    directory: Path | None = None
+    """Where neighbors may wait whose mini-batches do not fit the work space together; None reads blocks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    """One hop of an epoch, and what to call from block to block."""
+
+    number: int
+    fanout: int
+    epoch: int
+    check_stop: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -49,6 +64,12 @@ class _Growing:
     num_seed_rows: int
     hops: list[Mfg] = field(default_factory=list)
     reads: TierReads = field(default_factory=TierReads)
+
+    def add(self, hop: Mfg, src: IdArray, reads: TierReads) -> None:
+        """Take one more hop, its source nodes, and what drawing it read."""
+        self.hops.append(hop)
+        self.frontier = src
+        self.reads.add(reads)
 
     @property
     def nbytes(self) -> int:
@@ -158,10 +179,12 @@ class HyperbatchSampler:
             for i, (begin, end) in enumerate(pairwise(batch_ptr))
         ]
         for hop, fanout in enumerate(reversed(self.fanouts[1:])):
-            growing = self._expanded(growing, hop, fanout, epoch, memory, check_stop)
-        for piece in self._pieces(growing, self.fanouts[0], memory) if self.fanouts else [growing]:
-            if self.fanouts:
-                self._expand(piece, len(self.fanouts) - 1, self.fanouts[0], epoch, check_stop)
+            growing = self._kept(self._expanded(growing, _Hop(hop, fanout, epoch, check_stop), memory), memory)
+        if not self.fanouts:
+            yield from (one.finish() for one in growing)
+            return
+        last = _Hop(len(self.fanouts) - 1, self.fanouts[0], epoch, check_stop)
+        for piece in self._expanded(growing, last, memory):
             yield from (one.finish() for one in piece)
 
     def _seeded(self, index: int, seeds: IdArray) -> _Growing:
@@ -192,48 +215,76 @@ class HyperbatchSampler:
         ends = np.cumsum([len(one.frontier) for one in growing])
         return [int(degree.sum()) for degree in np.split(degree_U, ends[:-1])]
 
-    def _expanded(
-        self,
-        growing: list[_Growing],
-        hop: int,
-        fanout: int,
-        epoch: int,
-        memory: SamplingMemory | None,
-        check_stop: Callable[[], None],
-    ) -> list[_Growing]:
+    def _kept(self, pieces: Iterator[list[_Growing]], memory: SamplingMemory | None) -> list[_Growing]:
         """The first mini-batches after one more hop, as many as may be kept, at least one."""
         done = list[_Growing]()
-        for piece in self._pieces(growing, fanout, memory):
-            self._expand(piece, hop, fanout, epoch, check_stop)
+        for piece in pieces:
             done += piece
             if memory is not None and sum(one.nbytes for one in done) > memory.kept_bytes:
                 break
         return _fitting(done, memory)
 
-    def _expand(self, piece: list[_Growing], hop: int, fanout: int, epoch: int, check_stop: Callable[[], None]) -> None:
-        """One hop of some mini-batches: their structures, and their next frontiers."""
+    def _expanded(self, growing: list[_Growing], hop: _Hop, memory: SamplingMemory | None) -> Iterator[list[_Growing]]:
+        """One more hop, of as many mini-batches at a time as memory holds: their structures, their next frontiers."""
+        if memory is None or memory.directory is None or hop.fanout < 0 or self.edge_ids:
+            for piece in self._pieces(growing, hop.fanout, memory):
+                self._expand(piece, hop)
+                yield piece
+            return
+        pieces = list(self._pieces(growing, hop.fanout, memory))
+        if len(pieces) == 1:
+            self._expand(pieces[0], hop)
+            yield pieces[0]
+            return
+        most_nodes = memory.work_bytes // (FRONTIER_BYTES + hop.fanout * edge_bytes(self.topology.id_dtype.itemsize))
+        with ArrayFile(memory.directory, self.topology.stats) as file:
+            drawn = DrawnHop(file, [one.frontier for one in growing], most_nodes, self._draw_of(growing, hop))
+            number = 0
+            for piece in pieces:
+                self._number_drawn(piece, drawn, number)
+                number += len(piece)
+                yield piece
+
+    def _draw_of(self, growing: list[_Growing], hop: _Hop) -> Draw:
+        """What draws neighbors of nodes of these mini-batches."""
+        keys = [stream_key(self.purpose, self.seed, hop.epoch, one.index, hop.number) for one in growing]
+
+        def draw(uniq: IdArray, uniq_ptr: I64Array) -> tuple[I64Array, IdArray, I64Array, list[TierReads]]:
+            return self.topology.sample_neighbors(
+                uniq,
+                uniq_ptr,
+                hop.fanout,
+                stream_keys=np.array(keys, np.uint64),
+                replace=self.replace,
+                edge_ids=self.edge_ids,
+                check_stop=hop.check_stop,
+            )
+
+        return draw
+
+    def _expand(self, piece: list[_Growing], hop: _Hop) -> None:
+        """One hop of some mini-batches together."""
         frontiers = [one.frontier for one in piece]
         uniq: IdArray = np.concatenate([np.empty(0, self.topology.id_dtype), *frontiers])
         uniq_ptr = np.cumsum([0, *map(len, frontiers)], dtype=np.int64)
-        keys = [stream_key(self.purpose, self.seed, epoch, one.index, hop) for one in piece]
-        row_ptr, neighbors, ids, reads = self.topology.sample_neighbors(
-            uniq,
-            uniq_ptr,
-            fanout,
-            stream_keys=np.array(keys, np.uint64),
-            replace=self.replace,
-            edge_ids=self.edge_ids,
-            check_stop=check_stop,
-        )
+        row_ptr, neighbors, ids, reads = self._draw_of(piece, hop)(uniq, uniq_ptr)
         edge_ptr = row_ptr[uniq_ptr]
         pieces = [neighbors[begin:end] for begin, end in pairwise(edge_ptr)]
         numbered = self.topology.pool.map(self._number, frontiers, pieces)
         for i, (one, (src, local)) in enumerate(zip(piece, numbered, strict=True)):
             own = slice(edge_ptr[i], edge_ptr[i + 1])
             indptr = row_ptr[uniq_ptr[i] : uniq_ptr[i + 1] + 1] - edge_ptr[i]
-            one.hops.append(Mfg(indptr, local, len(src), ids[own] if self.edge_ids else None))
-            one.frontier = src
-            one.reads.add(reads[i])
+            one.add(Mfg(indptr, local, len(src), ids[own] if self.edge_ids else None), src, reads[i])
+
+    def _number_drawn(self, piece: list[_Growing], drawn: DrawnHop, first: int) -> None:
+        """The same hop of some mini-batches, `first` the number of the first of them, whose neighbors wait on disk."""
+
+        def numbered(number: int, one: _Growing) -> None:
+            indptr, neighbors, reads = drawn.of(number, one.frontier)
+            src, local = self._number(one.frontier, neighbors)
+            one.add(Mfg(indptr, local, len(src)), src, reads)
+
+        list(self.topology.pool.map(numbered, range(first, first + len(piece)), piece))
 
     def _number(self, uniq: IdArray, neighbors: IdArray) -> tuple[IdArray, npt.NDArray[np.int32]]:
         return relabel_batch(uniq, neighbors, self.topology.num_nodes)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from kernels.mfg import IdArray, Mfg, Sample
-from storage.blocks.extent import aligned_empty
+from storage.blocks.array_file import ArrayFile, SavedArrays, disk_bytes
 from storage.blocks.io_stats import IoStats
-from storage.blocks.spill import SpillFile, padded
-
-_PIECE_BYTES = 1 << 20
-_WORD_BYTES = 8
 
 
 class WaitingSample(Protocol):
@@ -51,17 +45,16 @@ class HeldSample:
 class _SpilledSample:
     """A mini-batch whose hops are in a file."""
 
-    file: SpillFile
-    segment: int
+    file: ArrayFile
+    saved: SavedArrays
     input_nodes: IdArray
     batch_index: int
     num_seed_rows: int
     num_src: tuple[int, ...]
-    layout: tuple[tuple[np.dtype[Any], int], ...]
 
     def load(self) -> Sample:
         """As `WaitingSample.load`."""
-        arrays = _unpacked(self.file.read(self.segment), self.layout)
+        arrays = iter(self.file.load(self.saved))
         seed_inverse = next(arrays)
         hops = tuple(Mfg(next(arrays), next(arrays), num_src) for num_src in self.num_src)
         return Sample(self.batch_index, hops, self.input_nodes, seed_inverse, self.num_seed_rows)
@@ -84,7 +77,7 @@ class SampleFile:
     """
 
     def __init__(self, directory: Path, stats: IoStats) -> None:
-        self._file = SpillFile(directory, [], _PIECE_BYTES, stats)
+        self._file = ArrayFile(directory, stats)
 
     def save(self, sample: Sample) -> WaitingSample:
         """Write a mini-batch, and wait for it; edge ids are not kept.
@@ -94,22 +87,9 @@ class SampleFile:
         MachineError
             If the disk is full.
         """
-        parts = _parts(sample)
-        segment, (memory, size) = len(self._file.sizes), _packed(parts)
-        self._file.add([size])
-        starts = range(0, size, _PIECE_BYTES)
-        writes = [self._file.write(segment, memory[at:], min(_PIECE_BYTES, size - at)) for at in starts]
-        for write in writes:
-            write.result()
-        return _SpilledSample(
-            self._file,
-            segment,
-            sample.input_nodes,
-            sample.batch_index,
-            sample.num_seed_rows,
-            tuple(hop.num_src for hop in sample.hops),
-            tuple((part.dtype, len(part)) for part in parts),
-        )
+        (saved,) = self._file.save([_parts(sample)])
+        num_src = tuple(hop.num_src for hop in sample.hops)
+        return _SpilledSample(self._file, saved, sample.input_nodes, sample.batch_index, sample.num_seed_rows, num_src)
 
     @property
     def nbytes(self) -> int:
@@ -123,32 +103,9 @@ class SampleFile:
 
 def saved_bytes(sample: Sample) -> int:
     """Bytes on disk of a mini-batch that is saved."""
-    return padded(sum(_whole_words(part.nbytes) for part in _parts(sample)))
+    return disk_bytes(_parts(sample))
 
 
 def _parts(sample: Sample) -> list[npt.NDArray[Any]]:
     """What of a mini-batch is saved."""
     return [sample.seed_inverse, *(part for hop in sample.hops for part in (hop.indptr, hop.indices))]
-
-
-def _packed(parts: list[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.uint8], int]:
-    """Arrays one after the other, each on a word boundary, and their bytes in all."""
-    size = sum(_whole_words(part.nbytes) for part in parts)
-    memory, at = aligned_empty(padded(size)), 0
-    for part in parts:
-        memory[at : at + part.nbytes].view(part.dtype)[:] = part
-        memory[at + part.nbytes : at + _whole_words(part.nbytes)] = 0
-        at += _whole_words(part.nbytes)
-    return memory, size
-
-
-def _unpacked(memory: npt.NDArray[np.uint8], layout: tuple[tuple[np.dtype[Any], int], ...]) -> Iterator[Any]:
-    at = 0
-    for dtype, length in layout:
-        nbytes = dtype.itemsize * length
-        yield memory[at : at + nbytes].view(dtype)
-        at += _whole_words(nbytes)
-
-
-def _whole_words(nbytes: int) -> int:
-    return -(-nbytes // _WORD_BYTES) * _WORD_BYTES

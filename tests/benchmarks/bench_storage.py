@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore
 from tests.benchmarks.report import ROOT, environment, publish
 from tests.benchmarks.storage_baselines import page_rate
 from tests.benchmarks.storage_runs import BASELINES, MAP, MEMORY, OURS, Run
+from tests.benchmarks.storage_stages import measure_stages
 from tests.benchmarks.storage_workload import BUDGET_SHARES, SIZES, write_workload
 from tests.cgroups import NoControlGroupsError, memory_group
 
@@ -50,7 +51,8 @@ class Extent:
 EXTENTS = {"small": Extent(1, 20, 400), "medium": Extent(1, 12, 600), "full": Extent(1, 9, 900)}
 
 
-STAGES = ("prepare", "train")
+STAGES = ("prepare", "train", "stages")
+_STAGES_TIMEOUT_S = 3 * 3600
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 """Large arrays that are freed go back to the system, and do not count against the control group; for all methods."""
 
@@ -74,9 +76,13 @@ class Journal:
 
     def run(self, run: Run, repetition: int = 0) -> dict[str, Any]:
         """Figures of one measurement; `error` where it failed."""
-        key = json.dumps([self._commit, asdict(run), repetition])
+        return self.once([asdict(run), repetition], lambda: self._measure(run))
+
+    def once(self, what: object, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Figures of whatever JSON names, measured where this commit has not."""
+        key = json.dumps([self._commit, what])
         if key not in self._known:
-            self._known[key] = self._measure(run)
+            self._known[key] = measure()
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([key, self._known[key]]) + "\n")
         found: dict[str, Any] = self._known[key]
@@ -129,7 +135,7 @@ def sequential_rate(store: GraphStore, most_bytes: int = 8 << 30) -> float:
 
 
 def measure(store: GraphStore, journal: Journal, extent: Extent, stages: Sequence[str]) -> dict[str, Any]:
-    """All figures of one size but the sweeps."""
+    """Figures of data preparation and of epochs."""
     rates = [(sequential_rate(store), page_rate(store.path, store.extent(FEATURES))) for _ in range(5)]
     sequential, pages = (statistics.median(column) for column in zip(*rates, strict=True))
     found: dict[str, Any] = {"data_bytes": sum(store.nbytes(name) for name in (FEATURES, INDICES, INDPTR))}
@@ -268,10 +274,21 @@ def main() -> None:
             publish(f"bench_storage_sweeps_{asked.size}", sweep(folder, asked.size, journal))
             return
         path = folder / f"{asked.size}.h5"
-        if not path.exists():
+        if not path.exists() and set(asked.stages) != {"stages"}:
             write_workload(path, SIZES[asked.size])
-        with GraphStore.open(path) as store:
-            publish(f"bench_storage_{asked.size}", measure(store, journal, extent, asked.stages))
+        beside = [stage for stage in asked.stages if stage != "stages"]
+        found: dict[str, Any] = {}
+        if beside:
+            with GraphStore.open(path) as store:
+                found = measure(store, journal, extent, beside)
+        if "stages" in asked.stages:
+            stages = journal.once(
+                ["stages", asdict(SIZES[asked.size])],
+                lambda: measure_stages(folder, SIZES[asked.size], BUDGET_SHARES, _STAGES_TIMEOUT_S),
+            )
+            peaks = found.get("peak_rss_over_budget", {}) | stages["peak_rss_over_budget"]
+            found |= stages | {"peak_rss_over_budget": peaks}
+        publish(f"bench_storage_{asked.size}", found)
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ class Measurement:
             sampler = HyperbatchSampler(topology, run.fanouts, seed=SAMPLING_SEED, purpose=Purpose.TRAIN)
             features = stack.enter_context(StoredFeatures(store, NONE, buffer_bytes=plan.feature_buffer, stats=stats))
             gather = GatherOptions(plan.cache, plan.spill, folder)
-            asked = HyperbatchOptions(plan.hyperbatch, gather, plan.sampling_memory, plan.spills_samples)
+            asked = HyperbatchOptions(plan.hyperbatch, gather, plan.sampling_memory(folder), plan.spills_samples)
             new = None if baseline is None else baseline.maker(plan)
             loader = _Loader(HyperbatchLoader(sampler, features, asked), new, limit)
             if measured:
@@ -236,7 +236,7 @@ class Measurement:
             limit += (
                 plan.budget // 10 + plan.parts["samples"] + plan.parts["sampling"] + plan.parts["rows at hand"] // 3
             )
-        group = MemoryGroup(Path(self.run.group), 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1)
+        group = MemoryGroup.at(Path(self.run.group))
         group.limit(limit)
         group.add(os.getpid())
 

@@ -2,7 +2,8 @@
 
 `python -m tests.tasks.budgeted_stages FOLDER CASE`, where CASE is a JSON object:
 `warm` (a list; all but the first sample and predict from disk) and `stages` are [preset, overrides, number of stages];
-`group` is the folder of a control group to join, if any.
+`group` is the folder of a control group to join, if any; with `smallest`, a stage that refuses the budget gets the one
+it names, and the group's limit follows. Evaluation after training is measured apart from it, as `evaluate`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -20,6 +23,7 @@ from unittest.mock import MagicMock, patch
 
 from conf.load import load_config
 from kernels.cpu.heap import give_back_large_arrays
+from storage.errors import BudgetError
 from storage.graph_store import GraphStore
 from tasks.bounds import SamplingSizes
 from tasks.budgets import Budgets
@@ -33,7 +37,9 @@ from tasks.profile_memory import ProfilePlan, plan_profile
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
+from tasks.tiled_inference import TiledInference
 from tasks.train import train_model
+from tests.cgroups import MemoryGroup
 
 TASKS = {
     "ingest": ingest_graph,
@@ -45,31 +51,92 @@ TASKS = {
 PREDICT, OUTPUTS = "predict", ("parquet", "npy")
 """What may follow the stages: hidden representations of all nodes, as tables and as rows alone."""
 Case = tuple[str, list[str], int]
+_SPARE = 1.1
+_TRIES = 4
 
 
-def run_stages(folder: Path, case: Case) -> dict[str, dict[str, float]]:
+class PeakMeter:
+    """Peak bytes above what was held before; those of evaluation from disk apart."""
+
+    def __init__(self) -> None:
+        ctypes.CDLL(None).malloc_trim(0)  # else it would grow into what was freed before
+        _forget_peak()
+        self._before, self.peak_bytes, self.evaluation_bytes = status_bytes("VmHWM"), 0, 0
+
+    def note(self) -> None:
+        """Add to the peak what there was since the last note."""
+        self.peak_bytes = max(self.peak_bytes, status_bytes("VmHWM") - self._before)
+        _forget_peak()
+
+    def watched(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Evaluation whose peak is noted apart."""
+
+        def watched_run(*arguments: Any) -> Any:
+            self.note()
+            outputs = run(*arguments)
+            self.evaluation_bytes = max(self.evaluation_bytes, status_bytes("VmHWM") - self._before)
+            _forget_peak()
+            return outputs
+
+        return watched_run
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what is held now
+
+
+def within_budget(context: RunContext, work: Callable[[], object], group: MemoryGroup | None) -> None:
+    """Run a stage; one that refuses the budget runs again with the smallest one that it names."""
+    for _ in range(_TRIES):
+        try:
+            work()
+            return
+        except BudgetError as error:
+            named = re.search(r"at least ([0-9][0-9,]*)", str(error))
+            if named is None:
+                raise
+            budget = int(named[1].replace(",", ""))
+        context.config = context.config.model_copy(update={"host_budget": budget})
+        if group is not None:
+            group.limit(int(_SPARE * budget))
+    raise RuntimeError(f"refused {_TRIES} budgets, each named by the refusal before")
+
+
+def run_stages(
+    folder: Path, case: Case, *, smallest: bool = False, group: MemoryGroup | None = None
+) -> dict[str, dict[str, float]]:
     """Run the first stages in a fresh state directory; peak bytes above what was held before, and seconds, by stage."""
     preset, overrides, count = case
     parent = MagicMock()
     parent.key = "measured"
     context = RunContext(load_config(preset, [*overrides, f"state_dir={folder}"]), MagicMock(), parent)
-    measured = {}
+    measured, asked = dict[str, dict[str, float]](), context.config
     works = [(name, partial(task.fn, context)) for name, task in TASKS.items()]
     works += [(f"{PREDICT} {suffix}", partial(predict, context, folder / f"rows.{suffix}")) for suffix in OUTPUTS]
     for name, work in works[:count]:
-        ctypes.CDLL(None).malloc_trim(0)  # else it would grow into what was freed before
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what is held now
-        before, start, io = status_bytes("VmHWM"), time.perf_counter(), process_io()
-        work()
+        meter, start, io = PeakMeter(), time.perf_counter(), process_io()
+        with patch.object(TiledInference, "run", meter.watched(TiledInference.run)):
+            if smallest:
+                within_budget(context, work, group)
+            else:
+                work()
+        meter.note()
         traffic = io_metrics(io, process_io(), 1.0)
         measured[name] = {
             "read_bytes": traffic.get("io/read_bytes", 0),
             "written_bytes": traffic.get("io/written_bytes", 0),
-            "peak_bytes": status_bytes("VmHWM") - before,
+            "peak_bytes": meter.peak_bytes,
+            "budget_bytes": int(context.config.host_budget or 0),
             "seconds": round(time.perf_counter() - start, 2),
             "artifact_bytes": context.outcomes[name].manifest.nbytes if name in TASKS else 0,
         }
+        if meter.evaluation_bytes:
+            measured["evaluate"] = measured[name] | {"peak_bytes": meter.evaluation_bytes}
         sys.stderr.write(f"{name}: {json.dumps(measured[name])}\n")  # a long run that is ended has said so much
+        if context.config is not asked:
+            context.config = asked
+            if group is not None and asked.host_budget is not None:
+                group.limit(int(_SPARE * asked.host_budget))
     context.close()
     return measured
 
@@ -107,9 +174,11 @@ def main() -> None:
             for name, planned in FROM_DISK.items() if number else ():
                 stack.enter_context(patch(name, planned))
             run_stages(folder / f"warm-{number}", warm)
-    if case.get("group"):
-        Path(case["group"], "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
-    sys.stdout.write(json.dumps(run_stages(folder / "measured", case["stages"])))
+    group = MemoryGroup.at(Path(case["group"])) if case.get("group") else None
+    if group is not None:
+        group.add(os.getpid())
+    found = run_stages(folder / "measured", case["stages"], smallest=case.get("smallest", False), group=group)
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":

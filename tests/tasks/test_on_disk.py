@@ -206,10 +206,12 @@ def test_mini_batches_of_very_different_sizes(tmp_path: Path, batch_size: int, b
 
 
 @pytest.mark.parametrize("spills", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("memory", [None, SamplingMemory(1, 1), SamplingMemory(60_000, 60_000)], ids=str)
 def test_samples_on_disk_and_hyperbatches_that_end_early_change_nothing(
-    tmp_path: Path, memory: SamplingMemory | None, *, spills: bool
+    tmp_path: Path, memory: SamplingMemory | None, *, waits: bool, spills: bool
 ) -> None:
+    memory = None if memory is None else replace(memory, directory=tmp_path if waits else None)
     data = skewed_data(4000, 300)
     write_data(tmp_path / "graph.h5", data)
     store, before = GraphStore.open(tmp_path / "graph.h5"), open_spills()

@@ -55,14 +55,15 @@ def test_rows_are_the_stores_whatever_the_memory(data: st.DataObject) -> None:
                 Path(folder),
                 data.draw(st.sampled_from(["top", "mean"])),
             )
-            gatherer = Gatherer(features, options)
-            for _ in range(2):
+            shares = data.draw(st.sampled_from([1, 2]))
+            gatherer = Gatherer(features, options.split(shares))
+            for _ in range(3):
                 batches, number = data.draw(hyperbatches()), 0
                 for group in gatherer.groups(batches):
                     for i in range(len(group)):
                         found = group.rows(i)
                         assert np.array_equal(found.gather(), rows[batches[number]])
-                        assert found.tiers[1].nbytes <= cache_bytes
+                        assert found.tiers[1].nbytes <= cache_bytes  # all of it only where hyperbatches share one
                         number += 1
                     group.close()
                 assert number == len(batches)
@@ -116,6 +117,27 @@ def test_the_most_accessed_rows_spare_the_most_spilling(wide: GraphStore, tmp_pa
     assert most <= mean
     count = np.bincount(np.concatenate(batches), minlength=2000)
     assert most == (count.sum() - np.sort(count)[::-1][:300].sum()) * 516
+
+
+def test_rows_that_one_hyperbatch_keeps_serve_the_next_one(wide: GraphStore, tmp_path: Path) -> None:
+    """Held at once, two hyperbatches share one cache of all the memory; blocks of its rows alone are skipped."""
+    rows, cache_bytes = wide.read_features(), 250 * (516 + 8)
+    with StoredFeatures(wide, np.arange(0), buffer_bytes=1 << 15) as features:
+        gatherer, held = Gatherer(features, GatherOptions(cache_bytes, 1 << 20, tmp_path).split(2)), []
+        for number in range(2):
+            before, batches = features.stats.counts(), drawn(8, 200, seed=number)
+            (group,) = gatherer.groups(batches)
+            for i in range(len(group)):
+                found = group.rows(i)
+                assert np.array_equal(found.gather(), rows[batches[i]])
+            held.append((group, found.tiers[1], features.stats.counts().since(before)))
+        (_, first, counted), (_, second, after) = held
+        assert first is second
+        assert len(first) == 250
+        assert after.read_blocks <= counted.read_blocks - 200 * 516 // 4096
+        assert after.write_bytes < sum(map(len, batches)) * 516 * 0.6
+        for group, *_ in held:
+            group.close()
 
 
 def test_groups_or_spills_by_arithmetic(wide: GraphStore, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -74,7 +74,8 @@ def test_equals_the_sampler_in_memory(data: st.DataObject) -> None:
                 sampler.sample(batches[cut:], epoch=2, first_batch=5 + 2 * cut, batch_step=2),
             )
             same(SuperBatch(parts[0].samples + parts[1].samples, found.adjacency_reads), expected)
-            limits = SamplingMemory(data.draw(st.integers(0, 5000)), data.draw(st.integers(0, 5000)))
+            waits = data.draw(st.sampled_from([None, Path(folder)]))
+            limits = SamplingMemory(data.draw(st.integers(0, 5000)), data.draw(st.integers(0, 5000)), waits)
             assert joined_in_turns(sampler, batches, limits) == expected.adjacency_reads
             same(SuperBatch(tuple(in_turns(sampler, batches, limits)), expected.adjacency_reads), expected)
 
@@ -126,6 +127,35 @@ def test_memory_ends_a_hyperbatch_and_bounds_what_is_expanded(
         assert expanded[:3] == [(4, 200), (4, 200), (2, 100)]
         assert sum(count for count, _ in expanded[3:]) == 10
         assert all(count == 1 or nodes * (FRONTIER_BYTES + 12 * 4) <= most for count, nodes in expanded[3:])
+
+
+def test_a_hop_that_does_not_fit_reads_each_block_once(
+    hubs: tuple[GraphStore, Topology], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [np.arange(start, 2000, 40) for start in range(10)]
+    most, expanded = 100 * (FRONTIER_BYTES + 12 * edge_bytes(4)), list[int]()
+    with StoredTopology(hubs[0], np.arange(0), buffer_bytes=2 * 4096) as topology:
+        sampler = HyperbatchSampler(topology, [4, 12], seed=3, purpose=Purpose.TRAIN)
+        expected = sampler.sample(batches, epoch=0, first_batch=0)
+
+        def counted(uniq: IdArray, *arguments: Any, **options: Any) -> Any:
+            expanded.append(len(uniq))
+            return StoredTopology.sample_neighbors(topology, uniq, *arguments, **options)
+
+        def read_blocks(memory: SamplingMemory) -> int:
+            before = topology.stats.counts()
+            found = list(sampler.each(batches, epoch=0, first_batch=0, memory=memory))
+            same(SuperBatch(tuple(sample for sample, _ in found), TierReads()), expected)
+            assert sum(reads.host_rows for _, reads in found) == expected.adjacency_reads.host_rows
+            return topology.stats.counts().since(before).read_blocks
+
+        monkeypatch.setattr(topology, "sample_neighbors", counted)
+        again, once = (read_blocks(SamplingMemory(most, 1 << 30, where)) for where in (None, tmp_path))
+        whole = read_blocks(SamplingMemory(1 << 30, 1 << 30, tmp_path))
+    num_windows = len(expanded) // 3
+    assert again > 2 * whole
+    assert once <= whole + 2 * num_windows  # blocks at the ends of windows are met twice
+    assert max(expanded[:-2]) <= max(300, most // (FRONTIER_BYTES + 4 * edge_bytes(4)))
 
 
 def test_whole_lists_are_taken_for_as_many_mini_batches_as_fit(

@@ -62,7 +62,7 @@ def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
     assert sum(hop.nbytes for hop in sample.hops) > 2 << 20
     waiting = file.save(sample)
     same(together([waiting.load()]), together([sample]))
-    descriptor = os.open(f"/proc/self/fd/{file._file._descriptor}", os.O_RDWR)
+    descriptor = os.open(f"/proc/self/fd/{file._file.spill._descriptor}", os.O_RDWR)
     os.pwrite(descriptor, bytes([os.pread(descriptor, 1, 1_500_000)[0] ^ 1]), 1_500_000)
     os.fsync(descriptor)
     os.close(descriptor)
