@@ -158,7 +158,7 @@ class PipelineConfig(Section):
     host_budget: ByteSize | None = None
     """Most bytes of memory a stage may use above its libraries; empty means what the machine has free."""
     disk_budget: ByteSize | None = None
-    """Most bytes a stage may write; empty means what the disk has free."""
+    """Most bytes of disk that a run takes at any time, scratch files included; empty means what the disk has free."""
     data: DataConfig = DataConfig()
     """Input."""
     layout: LayoutConfig = LayoutConfig()

@@ -13,7 +13,7 @@ from tasks.readiness import check_config, check_store
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
-from tasks.specs import REORDER, STAGES, TRAIN
+from tasks.specs import REORDER, STAGES
 from tasks.train import train_model
 
 Stage = Literal["ingest", "reorder", "profile", "cache", "train"]
@@ -26,7 +26,7 @@ _TASKS: dict[str, Callable[[RunContext], Manifest]] = dict(
 
 def run_stages(run: RunContext, until: Stage) -> None:
     """Run the stages up to and including `until`; each takes the manifests of those before it from `run`."""
-    run.trains = until == TRAIN
+    run.until = until
     if run.trains:
         check_config(run.config)
     for stage in STAGES[: STAGES.index(until) + 1]:

@@ -48,6 +48,11 @@ class Manifest:
         """Bytes of all data files together, as published."""
         return sum(self.files.values())
 
+    @property
+    def present_bytes(self) -> int:
+        """Bytes of those data files that are there."""
+        return sum(_size(self.directory / name) or 0 for name in self.files)
+
     def path(self, name: str) -> Path:
         """Return the path of a data file.
 

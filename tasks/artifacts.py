@@ -74,6 +74,8 @@ class ArtifactStore:
     def __init__(self, state_dir: Path, budgets: Budgets) -> None:
         self.root = state_dir / "artifacts"
         self.budgets = budgets
+        self.inputs_bytes: Callable[[], int] = lambda: 0
+        """Bytes on disk of what stages before the one to be built left."""
 
     def directory(self, spec: StageSpec) -> Path:
         """Return where the artifact of `spec` lies, or would."""
@@ -169,13 +171,18 @@ class ArtifactStore:
 
     def _publish(self, spec: StageSpec, build: Build, estimate: Callable[[], Estimate], start: float) -> StageOutcome:
         directory = self.directory(spec)
-        self.budgets.check(spec.stage, estimate(), directory.parent)
+        self.budgets.check(spec.stage, estimate(), directory.parent, self.held_bytes(spec))
         with on_full_disk("set state_dir to another disk"), building(directory) as partial:
             counts = build(partial)
             _describe(spec, partial, counts, time.perf_counter() - start).write()
         manifest = Manifest.read(directory)
         assert manifest is not None, "published without a manifest"
         return StageOutcome(manifest, False, time.perf_counter() - start)
+
+    def held_bytes(self, spec: StageSpec) -> int:
+        """Bytes on disk that count while `spec` is built: its inputs, and what it is to replace."""
+        directory = self.directory(spec)
+        return self.inputs_bytes() + (sum(files_in(directory).values()) if directory.is_dir() else 0)
 
     def collect(self, manifest: Manifest) -> int:
         """Remove the data files of an intermediate artifact; its manifest stays to tell what they were.

@@ -26,7 +26,11 @@ class Estimate:
     memory_bytes: int
     """Peak of main memory."""
     disk_bytes: int
-    """Bytes written."""
+    """Peak of disk, beyond what was there before."""
+    joint_disk_bytes: int = 0
+    """The same while later stages of the run work, what this one leaves included: the least that they take."""
+    enough_disk_bytes: int = 0
+    """What is sure to do for them, where that is more."""
     is_final: bool = True
     """Whether nothing is left to be found out; what is not final is checked, but not told."""
 
@@ -38,7 +42,7 @@ class Budgets:
     host_bytes: int | None = None
     """Main memory (`host_budget`)."""
     disk_bytes: int | None = None
-    """Disk (`disk_budget`)."""
+    """Disk (`disk_budget`): most bytes at any time, those of what is there already included."""
     host_option: str = "host_budget"
     """How errors name the setting of `host_bytes`."""
 
@@ -47,13 +51,24 @@ class Budgets:
         free = available_memory()
         return free if self.host_bytes is None else min(self.host_bytes, free)
 
-    def free_disk_bytes(self, directory: Path) -> int:
-        """Return the most bytes a stage may write there now: `disk_budget`, or what is free if that is less."""
+    def free_disk_bytes(self, directory: Path, held_bytes: int = 0) -> int:
+        """Return the most bytes a stage may write there now: what is left of `disk_budget`, or of the disk if less."""
         free = shutil.disk_usage(directory).free
-        return free if self.disk_bytes is None else min(self.disk_bytes, free)
+        return free if self.disk_bytes is None else max(0, min(self.disk_bytes - held_bytes, free))
 
-    def check(self, stage: str, estimate: Estimate, directory: Path) -> None:
-        """Refuse a stage that cannot end well, and log what it will need.
+    def check(self, stage: str, estimate: Estimate, directory: Path, held_bytes: int = 0) -> None:
+        """Refuse a stage that cannot end well, or after which a later one cannot, and log what it will need.
+
+        Parameters
+        ----------
+        stage
+            Its name.
+        estimate
+            What it, and stages after it, will need.
+        directory
+            Where it writes.
+        held_bytes
+            Bytes of disk that are there already and count.
 
         Raises
         ------
@@ -65,17 +80,38 @@ class Budgets:
         free_memory, free_disk = available_memory(), shutil.disk_usage(directory).free
         _logger.log(
             logging.INFO if estimate.is_final else logging.DEBUG,
-            "%s: needs up to %s of memory (%s free) and %s of disk (%s free)",
+            "%s: needs up to %s of memory (%s free) and %s of disk (%s free)%s",
             stage,
             format_bytes(estimate.memory_bytes),
             format_bytes(free_memory),
             format_bytes(estimate.disk_bytes),
             format_bytes(free_disk),
+            _joint_line(estimate, held_bytes),
         )
-        memory, disk = estimate.memory_bytes, estimate.disk_bytes
+        memory, disk = estimate.memory_bytes, max(estimate.disk_bytes, estimate.joint_disk_bytes)
         _check_one(stage, "memory", memory, self.host_option, self.host_bytes, free_memory, "use a larger machine")
-        place = f"disk at {directory}"
-        _check_one(stage, place, disk, "disk_budget", self.disk_bytes, free_disk, "use another disk")
+        place = f"disk at {directory}{_listed(estimate, held_bytes)}"
+        enough = held_bytes + max(disk, estimate.enough_disk_bytes)
+        if self.disk_bytes is not None and held_bytes + disk > self.disk_bytes:
+            raise BudgetError(
+                f"{stage} needs {held_bytes + disk} bytes of {place} and disk_budget is {self.disk_bytes}: set "
+                f"disk_budget to at least {enough}"
+            )
+        _check_one(stage, place, disk, "disk_budget", None, free_disk, "use another disk")
+
+
+def _listed(estimate: Estimate, held_bytes: int) -> str:
+    """What else is counted than what a stage adds."""
+    later = " and what later stages take" if estimate.joint_disk_bytes > estimate.disk_bytes else ""
+    held = f" with the {held_bytes} that are there" if held_bytes else ""
+    return f"{held}{later}" if held else later.replace(" and", " with")
+
+
+def _joint_line(estimate: Estimate, held_bytes: int) -> str:
+    if not (held_bytes or estimate.joint_disk_bytes):
+        return ""
+    joint = held_bytes + max(estimate.disk_bytes, estimate.joint_disk_bytes)
+    return f"; with {format_bytes(held_bytes)} that are there and later stages, up to {format_bytes(joint)}"
 
 
 def _check_one(stage: str, what: str, needed: int, name: str, budget: int | None, free: int, way_out: str) -> None:

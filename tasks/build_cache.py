@@ -24,11 +24,12 @@ from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES, GraphStore
 from storage.manifest import Manifest
 from tasks.bounds import count_bytes, topology_bytes
-from tasks.budgets import SMALL_FILES_BYTES, Estimate
+from tasks.budgets import Estimate
 from tasks.device_budget import with_settled_budget
 from tasks.plots import plot_hit_rates
 from tasks.profile import PROFILE_FILE
 from tasks.run_context import RunContext
+from tasks.run_disk import GraphSizes, jointly, plan_disk_bytes
 from tasks.sources import EXPLANATION_FILE, STORE_FILE
 from tasks.specs import CACHE, PROFILE, REORDER, cache_spec
 from tasks.training_config import stand_in_bytes
@@ -67,7 +68,9 @@ def build_cache(run: RunContext) -> Manifest:
 
     def estimate() -> Estimate:
         with GraphStore.open(laid_out.path(STORE_FILE)) as store:
-            return cache_estimate(store, run.config)
+            sizes = GraphSizes.of_store(store, int(run.config.layout.block_bytes))
+            own, kept = cache_estimate(store, run.config), plan_disk_bytes(sizes.num_nodes)
+            return jointly(own, run.config, sizes, run.stages_after(CACHE), kept)
 
     manifest = run.open_or_build(cache_spec(run.config, profiled.digest), build, estimate)
     run.picture(manifest.path(_PICTURE))
@@ -84,7 +87,7 @@ def cache_estimate(store: StoreSizes, config: PipelineConfig) -> Estimate:
     memory = plan_bytes(info.num_nodes, device_budget, row_bytes) + _COUNTS * one * info.num_nodes
     if config.cache.miss_costs == "measured" and store.has(FEATURES):
         memory = max(memory, _MEASURED_COPIES * (topology_bytes(store) + store.nbytes(FEATURES)))
-    return Estimate(memory_bytes=degrees + memory, disk_bytes=16 * info.num_nodes + SMALL_FILES_BYTES)
+    return Estimate(memory_bytes=degrees + memory, disk_bytes=plan_disk_bytes(info.num_nodes))
 
 
 def plan_cache(store: GraphStore, profile: AccessProfile | StoredProfile, config: PipelineConfig) -> CachePlan:

@@ -16,12 +16,13 @@ from storage.formats.base import GraphSource
 from storage.ingest import ingest
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
-from tasks.budgets import format_bytes
+from tasks.budgets import Estimate, format_bytes
 from tasks.fetch import fetch_missing
-from tasks.memory import plan_ingest
+from tasks.memory import ingested_bytes, plan_ingest
 from tasks.progress import Advance, progress
 from tasks.readiness import check_source
 from tasks.run_context import RunContext
+from tasks.run_disk import GraphSizes, jointly
 from tasks.sources import STORE_FILE, ingest_options, open_source
 from tasks.specs import INGEST, ingest_spec, reorder_spec
 
@@ -53,7 +54,7 @@ def ingest_graph(run: RunContext) -> Manifest:
         def plan(numbered: GraphSource) -> int | None:
             planned = plan_ingest(numbered, options, budgets.memory_bytes())
             if source().num_nodes is None:  # else it was checked before the stage started
-                budgets.check(INGEST, planned.estimate, directory)
+                budgets.check(INGEST, _jointly(run, numbered, planned.estimate), directory)
             if planned.work_bytes is not None:
                 _logger.info("%s: sorts edges in scratch files, %s in memory", INGEST, format_bytes(planned.work_bytes))
             return planned.work_bytes
@@ -75,7 +76,19 @@ def ingest_graph(run: RunContext) -> Manifest:
         _logger.info("%s: %s", INGEST, ", ".join(found))
         return report
 
-    return run.open_or_build(spec, build, lambda: plan_ingest(source(), options, budgets.memory_bytes()).estimate)
+    def estimate() -> Estimate:
+        return _jointly(run, source(), plan_ingest(source(), options, budgets.memory_bytes()).estimate)
+
+    return run.open_or_build(spec, build, estimate)
+
+
+def _jointly(run: RunContext, source: GraphSource, estimate: Estimate) -> Estimate:
+    """With the stages after it, once the nodes are known."""
+    if source.num_nodes is None:
+        return estimate
+    options = ingest_options(run.config)
+    sizes = GraphSizes.of_source(source, options, int(run.config.layout.block_bytes))
+    return jointly(estimate, run.config, sizes, run.stages_after(INGEST), ingested_bytes(source, options))
 
 
 def _progress(description: str, unit: str) -> AbstractContextManager[Advance]:

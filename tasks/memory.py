@@ -43,7 +43,7 @@ def plan_ingest(source: GraphSource, options: IngestOptions, memory_bytes: int) 
     in_memory = ingest_estimate(source, options)
     if in_memory.memory_bytes <= memory_bytes:
         return IngestPlan(in_memory, None)
-    held, edges = _held_bytes(source), _num_edges(source, options)
+    held, edges = _held_bytes(source), ingested_edges(source, options)
     columns, nodes = 3 if source.relations is not None else 2, source.num_nodes or 0
     enough = 8 * (columns - 1) * edges + 16 * nodes + _MORE_SORTING_BYTES
     work_bytes = min(enough, max(LEAST_WORK_BYTES, memory_bytes - held))
@@ -76,7 +76,7 @@ def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
     """
     nodes, text = source.num_nodes or 0, _text_bytes(source)
     id_bytes = id_dtype(nodes).itemsize + (4 if source.relations is not None else 0)
-    ids = id_bytes * _num_edges(source, options)
+    ids = id_bytes * ingested_edges(source, options)
     feature_bytes = 4 * source.features.dim if source.features is not None else 0
     row_sort = _row_sort_bytes(source)
     chunks = max(16 * CHUNK_BYTES, row_sort.memory_bytes + 4 * CHUNK_BYTES)
@@ -92,6 +92,16 @@ def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
     )
 
 
+def ingested_bytes(source: GraphSource, options: IngestOptions) -> int:
+    """Bound the store that ingest leaves."""
+    return ingest_estimate(source, options).disk_bytes - _row_sort_bytes(source).disk_bytes
+
+
+def ingested_edges(source: GraphSource, options: IngestOptions) -> int:
+    """About how many edges ingest writes."""
+    return source.approx_edges * (2 if options.symmetrize else 1)
+
+
 def _is_final(source: GraphSource) -> bool:
     """Whether the nodes are known."""
     return source.num_nodes is not None
@@ -104,10 +114,6 @@ def _row_sort_bytes(source: GraphSource) -> Estimate:
         return Estimate(0, 0)
     rows = (table.num_rows, table.dtype.itemsize * table.dim)
     return Estimate(spill_memory_bytes(*rows) + _PARSING_BYTES, spill_disk_bytes(*rows))
-
-
-def _num_edges(source: GraphSource, options: IngestOptions) -> int:
-    return source.approx_edges * (2 if options.symmetrize else 1)
 
 
 def _held_bytes(source: GraphSource) -> int:

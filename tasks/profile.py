@@ -20,11 +20,12 @@ from storage.cache.pre_sampling import ProfileOptions, write_profile
 from storage.errors import InputError
 from storage.graph_store import GraphStore
 from storage.manifest import Manifest
-from tasks.bounds import PROFILE_COUNTS, WRITTEN_COUNTS, count_bytes
-from tasks.budgets import SMALL_FILES_BYTES, Estimate
+from tasks.bounds import WRITTEN_COUNTS, count_bytes
+from tasks.budgets import Estimate
 from tasks.profile_memory import ProfilePlan, plan_profile
 from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
+from tasks.run_disk import GraphSizes, jointly, profile_disk_bytes
 from tasks.sources import STORE_FILE
 from tasks.specs import PROFILE, REORDER, profile_spec
 
@@ -63,9 +64,9 @@ def profile_graph(run: RunContext) -> Manifest:
 
     def estimate() -> Estimate:
         with GraphStore.open(path) as store:
-            counts_bytes = PROFILE_COUNTS * _count_bytes(store, run.config)
-            disk = counts_bytes * store.info.num_nodes + SMALL_FILES_BYTES
-        return Estimate(memory_bytes=plan().memory_bytes, disk_bytes=disk)
+            sizes = GraphSizes.of_store(store, int(run.config.layout.block_bytes))
+        disk = profile_disk_bytes(run.config, sizes.num_train, sizes.num_nodes)
+        return jointly(Estimate(plan().memory_bytes, disk), run.config, sizes, run.stages_after(PROFILE), disk)
 
     return run.open_or_build(profile_spec(run.config, laid_out.digest), build, estimate)
 

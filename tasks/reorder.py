@@ -39,6 +39,7 @@ from tasks.profile import sampling_of
 from tasks.profile_memory import ProfilePlan, plan_profile
 from tasks.progress import Advance, progress
 from tasks.run_context import RunContext
+from tasks.run_disk import GraphSizes, jointly
 from tasks.sources import STORE_FILE
 from tasks.specs import INGEST, REORDER, reorder_spec
 
@@ -59,7 +60,7 @@ def reorder_graph(run: RunContext) -> Manifest:
 
     def estimate() -> Estimate:
         with _ingested_store(ingested) as store:
-            return _estimate(run.config, store, run.artifacts.budgets.memory_bytes())
+            return _estimate(run, store, ingested)
 
     manifest = run.open_or_build(reorder_spec(run.config, ingested.digest), build, estimate)
     if not run.config.layout.keep_ingest and (freed := run.artifacts.collect(ingested)):
@@ -82,7 +83,7 @@ def _lay_out(run: RunContext, store: GraphStore, directory: Path) -> Mapping[str
     layout, budgets = run.config.layout, run.artifacts.budgets
     old_to_new = _ranks(run.config, store, budgets.memory_bytes())
     work_bytes = _work_bytes(store, budgets.memory_bytes())
-    with _scratch(run.config, store, work_bytes, directory, budgets.free_disk_bytes(directory)) as scratch:
+    with _scratch(_scratch_bytes(run, store, work_bytes, directory), directory) as scratch:
         lay_out(
             store,
             directory / STORE_FILE,
@@ -105,16 +106,25 @@ def _lay_out(run: RunContext, store: GraphStore, directory: Path) -> Mapping[str
     }
 
 
-@contextlib.contextmanager
-def _scratch(
-    config: PipelineConfig, store: GraphStore, work_bytes: int, directory: Path, free_bytes: int
-) -> Iterator[Path | None]:
-    """Make a directory for scratch files, where they are wanted and the disk has room for them beside the store."""
+def _scratch_bytes(run: RunContext, store: GraphStore, work_bytes: int, directory: Path) -> int:
+    """Bytes of scratch files where they are wanted and the disk has room for them beside the store, else 0."""
+    ingested = run.manifest(INGEST)
+    room = run.artifacts.budgets.free_disk_bytes(directory, ingested.present_bytes)
     needed = layout_scratch_bytes(store, work_bytes)
-    if not needed or needed + estimate_store_bytes(store, int(config.layout.block_bytes)) > free_bytes:
+    return needed if needed + _store_bytes(run.config, store) <= room else 0
+
+
+def _store_bytes(config: PipelineConfig, store: GraphStore) -> int:
+    return estimate_store_bytes(store, int(config.layout.block_bytes)) + SMALL_FILES_BYTES
+
+
+@contextlib.contextmanager
+def _scratch(nbytes: int, directory: Path) -> Iterator[Path | None]:
+    """Make a directory for scratch files, if there are to be any."""
+    if not nbytes:
         yield None
         return
-    _logger.info("%s: rows change places by way of scratch files, %s", REORDER, format_bytes(needed))
+    _logger.info("%s: rows change places by way of scratch files, %s", REORDER, format_bytes(nbytes))
     with scratch_directory(directory, "rows-") as scratch:
         yield scratch
 
@@ -150,13 +160,18 @@ def _work_bytes(store: GraphStore, memory_bytes: int) -> int:
     return min(layout_work_bytes(store), left, _MOST_WORK_BYTES)
 
 
-def _estimate(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> Estimate:
-    """Add up what rewriting the store takes, or finding its order if that is more."""
-    info, layout = store.info, config.layout
-    memory = layout_held_bytes(store) + _work_bytes(store, memory_bytes)
+def _estimate(run: RunContext, store: GraphStore, ingested: Manifest) -> Estimate:
+    """Add up what rewriting the store takes, or finding its order if that is more; and what later stages take."""
+    config, info, layout = run.config, store.info, run.config.layout
+    memory_bytes = run.artifacts.budgets.memory_bytes()
+    work_bytes = _work_bytes(store, memory_bytes)
+    memory = layout_held_bytes(store) + work_bytes
     if layout.order == "locality":
         memory = max(memory, topology_bytes(store) + order_bytes(layout.order, info.num_nodes, info.num_edges))
     if layout.order == "hotness":
         memory = max(memory, _profile_plan(config, store, memory_bytes).memory_bytes)
-    disk = estimate_store_bytes(store, int(layout.block_bytes)) + SMALL_FILES_BYTES
-    return Estimate(memory_bytes=memory, disk_bytes=disk)
+    kept = _store_bytes(config, store)
+    disk = kept + _scratch_bytes(run, store, work_bytes, ingested.directory)
+    freed = 0 if layout.keep_ingest else ingested.present_bytes
+    sizes = GraphSizes.of_store(store, int(layout.block_bytes))
+    return jointly(Estimate(memory, disk), config, sizes, run.stages_after(REORDER), kept, freed=freed)

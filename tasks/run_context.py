@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tasks.artifacts import USED_FILE, ArtifactStore, Build, StageOutcome, Stage
 from tasks.budgets import Budgets, Estimate, format_bytes
 from tasks.input_digests import InputDigests
 from tasks.process_io import io_metrics, process_io
-from tasks.specs import INGEST, STAGES
+from tasks.specs import INGEST, STAGES, TRAIN
 from tasks.tracking import TrackedRun, Tracking
 from tasks.training_config import chosen_backend
 
@@ -69,13 +69,14 @@ class RunContext:
         if config.host_budget is not None:
             give_back_large_arrays()
         self.artifacts = ArtifactStore(config.state_dir, budgets)
+        self.artifacts.inputs_bytes = self._held_bytes
         self.input_digests = input_digests or InputDigests(config.state_dir, verify=verify_inputs)
         self.directory = config.state_dir / "runs" / parent.key
         self.outcomes: dict[str, StageOutcome] = {}
         self.facts: dict[str, Any] = {}
         self.summary: dict[str, Any] = {}
-        self.trains = False
-        """Whether this run is to end with training."""
+        self.until: str | None = None
+        """The last stage that this run is for, where that is known."""
         self._may_build = frozenset(may_build)
         self._training: str | None = None
         self._in_use = contextlib.ExitStack()
@@ -85,6 +86,19 @@ class RunContext:
     def close(self) -> None:
         """Let go of the artifacts in use, which `garden gc` leaves alone until then."""
         self._in_use.close()
+
+    @property
+    def trains(self) -> bool:
+        """Whether this run is to end with training."""
+        return self.until == TRAIN
+
+    def stages_after(self, stage: str) -> Sequence[str]:
+        """Stages that this run has still to do once one is done."""
+        return () if self.until is None else STAGES[STAGES.index(stage) + 1 : STAGES.index(self.until) + 1]
+
+    def _held_bytes(self) -> int:
+        """Bytes on disk of what this run's stages left so far; the ingested store may be gone."""
+        return sum(outcome.manifest.present_bytes for outcome in self.outcomes.values())
 
     def manifest(self, stage: str) -> Manifest:
         """Return the artifact of an earlier stage of this run."""

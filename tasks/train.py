@@ -58,9 +58,10 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
     path = run.manifest(REORDER).path(STORE_FILE)
     checkpoint = run.config.state_dir / "checkpoints" / spec.digest / "checkpoint.pt"
     run.note_training(spec.digest)
+    held_bytes = run.artifacts.held_bytes(spec)
 
     def build(directory: Path) -> Mapping[str, Any]:
-        result, disk_figures = _run_trainer(run, path, checkpoint)
+        result, disk_figures = _run_trainer(run, path, checkpoint, held_bytes)
         _log_result(run, result, disk_figures)
         _save(result, directory)
         with GraphStore.open(path) as store:
@@ -84,10 +85,12 @@ def _train(run: RunContext, spec: StageSpec) -> StageOutcome:
     return outcome
 
 
-def _run_trainer(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainResult, Mapping[str, float]]:
+def _run_trainer(
+    run: RunContext, path: Path, checkpoint: Path, held_bytes: int
+) -> tuple[TrainResult, Mapping[str, float]]:
     """Train from memory or from disk; from disk, tell what else a prediction is compared with."""
     if run.config.storage.mode == "storage":
-        return _train_on_disk(run, path, checkpoint)
+        return _train_on_disk(run, path, checkpoint, held_bytes)
     return _train_in_memory(run, path, checkpoint), {}
 
 
@@ -120,7 +123,9 @@ def _train_in_memory(run: RunContext, path: Path, checkpoint: Path) -> TrainResu
         )
 
 
-def _train_on_disk(run: RunContext, path: Path, checkpoint: Path) -> tuple[TrainResult, Mapping[str, float]]:
+def _train_on_disk(
+    run: RunContext, path: Path, checkpoint: Path, held_bytes: int
+) -> tuple[TrainResult, Mapping[str, float]]:
     cache = run.manifest(CACHE)
     with progress(TRAIN, "epochs") as advance:
         return train_on_disk(
@@ -131,6 +136,7 @@ def _train_on_disk(run: RunContext, path: Path, checkpoint: Path) -> tuple[Train
             lambda report: _log_epoch(run, report, advance),
             data_digest=cache.digest,
             directory=checkpoint.parent,
+            held_bytes=held_bytes,
         )
 
 

@@ -8,18 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conf.schema import PipelineConfig
+from kernels.nn.model import ModelSpec
 from storage.blocks.io_stats import IoCounts
 from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, MachineError
 from storage.graph_store import GraphStore
-from tasks.budgets import SMALL_FILES_BYTES, Estimate, available_memory
+from tasks.budgets import Estimate, available_memory
 from tasks.inference_files import inference_disk_bytes
 from tasks.io_monitor import IoMonitor
 from tasks.on_disk import OnDisk, StorageOptions, open_on_disk
 from tasks.plots import plot_io
 from tasks.run_context import RunContext
 from tasks.trainer import train_from
-from tasks.training_config import train_options
+from tasks.training_config import model_disk_bytes, train_options
 from tasks.training_reports import EpochReport, TrainResult
 from tasks.training_types import TrainOptions
 
@@ -39,6 +40,7 @@ def train_on_disk(
     *,
     data_digest: str,
     directory: Path,
+    held_bytes: int = 0,
 ) -> tuple[TrainResult, Mapping[str, float]]:
     """Train from the laid-out store without loading it; metrics `io/*` and a picture go to the run.
 
@@ -51,6 +53,8 @@ def train_on_disk(
     data_digest : str
     directory : Path
         Where to spill.
+    held_bytes : int
+        Bytes of `disk_budget` that are there already.
 
     Returns
     -------
@@ -65,10 +69,14 @@ def train_on_disk(
     """
     directory.mkdir(parents=True, exist_ok=True)
     plan, config = CachePlan.load(plan_path), run.config
+    with GraphStore.open(store_path) as store:
+        spec = _spec(config, store)
+    disk_taken = held_bytes + model_disk_bytes(spec, config.training.epochs)
     storage = StorageOptions(
         host_budget=_budget(config),
         directory=directory,
         disk_budget=None if config.disk_budget is None else int(config.disk_budget),
+        disk_taken=disk_taken,
         hyperbatch=config.storage.hyperbatch,
         keep=config.storage.keep,
     )
@@ -159,12 +167,16 @@ def _log_io(run: RunContext, epoch: int, counts: IoCounts, train_read_bytes: int
 def storage_estimate(config: PipelineConfig, store_path: Path) -> Estimate:
     """The budget, which is shared out once the first mini-batches are known, and the disk that evaluation takes."""
     with GraphStore.open(store_path) as store:
-        info = store.info
-        spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
+        spec = _spec(config, store)
         return Estimate(
             memory_bytes=0 if config.host_budget is None else _budget(config),
-            disk_bytes=inference_disk_bytes(spec, info.num_nodes) + SMALL_FILES_BYTES,
+            disk_bytes=inference_disk_bytes(spec, store.info.num_nodes)
+            + model_disk_bytes(spec, config.training.epochs),
         )
+
+
+def _spec(config: PipelineConfig, store: GraphStore) -> ModelSpec:
+    return train_options(config, None).model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
 
 
 def _budget(config: PipelineConfig) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from conf.schema import PipelineConfig
 from kernels.backend import Backend, resolve_backend
+from kernels.nn.model import ModelSpec, build_model
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES
 from tasks.bounds import SCORE_BYTES, batch_nodes, loading_bytes, superbatch_bytes, topology_bytes
@@ -18,6 +19,10 @@ from tasks.training_types import TrainOptions
 _LEAST_CHUNK_BYTES = 16 << 20
 _IN_FLIGHT_SHARE = 4
 _BUDGET_ON_A_CPU = 6 << 20
+_EPOCH_BYTES = 4096  # an epoch's report: a line beside the checkpoint, and as part of the artifact
+_MODEL_COPIES = 12
+"""Weights on disk: four times in a checkpoint (with Adam's moments and the best epoch's), in the one before while it
+is replaced, twice in the artifact while it is replaced, and in what is registered, with room for their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +116,15 @@ def train_options(config: PipelineConfig, checkpoint: Path | None) -> TrainOptio
 
 def training_estimate(config: PipelineConfig, store: StoreSizes, *, on_gpu: bool = False) -> Estimate:
     """Add up the store, the device tier, sampling ahead, the rows in flight and the layers' outputs."""
-    widest = max(store.info.feature_dim, config.model.hidden)
-    weights = 4 * (widest + store.info.num_classes) * config.model.hidden * (len(config.sampling.fanouts) + 2) * 2
-    memory = MemoryShares.of(config, store, on_gpu=on_gpu).total_bytes
-    return Estimate(memory_bytes=memory, disk_bytes=5 * weights + SMALL_FILES_BYTES)
+    info, memory = store.info, MemoryShares.of(config, store, on_gpu=on_gpu).total_bytes
+    spec = train_options(config, None).model_spec(max(1, info.feature_dim), max(1, info.num_classes))
+    return Estimate(memory_bytes=memory, disk_bytes=model_disk_bytes(spec, config.training.epochs))
+
+
+def model_disk_bytes(spec: ModelSpec, epochs: int) -> int:
+    """Bytes of checkpoints, model, history and pictures."""
+    weights = sum(weight.nbytes for weight in build_model(spec, seed=0).parameters())
+    return _MODEL_COPIES * weights + _EPOCH_BYTES * epochs + 2 * SMALL_FILES_BYTES
 
 
 def _in_flight_bytes(config: PipelineConfig, store: StoreSizes, budget: int, on_gpu: bool) -> int:

@@ -32,6 +32,12 @@ class SpillMeter:
         monkeypatch.setattr(SpillFile, "add", counted_add)
         monkeypatch.setattr(SpillFile, "close", counted_close)
 
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of those that are open now."""
+        with self._lock:
+            return sum(self._open.values())
+
     def _note(self, file: Any, nbytes: int) -> None:
         with self._lock:
             self._open[id(file)] = nbytes

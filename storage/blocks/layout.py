@@ -31,6 +31,7 @@ _STREAMED = (INDPTR, INDICES, FEATURES, RELATION, OUT_DEGREE, LABELS, MULTI_LABE
 _READING_BYTES = 14 << 20  # a chunk as it is read, its places in the new order, what of it goes there
 _TABLE_BYTES = 20  # a block: its checksum, and a row of the object index table
 _NAME_BYTES = 40  # a name: its place in HDF5's heap
+_MOST_OBJECTS = 24
 _OBJECT_BYTES = 2048  # a dataset: its header, its checksums' header
 
 
@@ -121,8 +122,17 @@ def estimate_store_bytes(store: StoreSizes, block_bytes: int) -> int:
     if not store.has(NEW_TO_OLD):
         data += 8 * store.info.num_nodes
     names = sum(len(name.encode()) + _NAME_BYTES for name in store.info.label_names + store.info.relation_names)
-    tables = _TABLE_BYTES * (data // block_bytes)
-    return data + names + tables + (len(store.datasets) + 1) * (block_bytes + _OBJECT_BYTES) + (1 << 16)
+    return names + _file_bytes(data, len(store.datasets) + 1, block_bytes)
+
+
+def laid_out_bytes(ingested_bytes: int, num_nodes: int, block_bytes: int) -> int:
+    """Bound the same by the bytes of a store that ingest is still to write."""
+    return _file_bytes(ingested_bytes + 8 * num_nodes, _MOST_OBJECTS, block_bytes)
+
+
+def _file_bytes(data: int, num_objects: int, block_bytes: int) -> int:
+    """Data with checksums and tables, each dataset on a boundary."""
+    return data + _TABLE_BYTES * (data // block_bytes) + num_objects * (block_bytes + _OBJECT_BYTES) + (1 << 16)
 
 
 def _id_bytes(store: StoreSizes) -> int:
