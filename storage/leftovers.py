@@ -83,16 +83,31 @@ def remove_unused(directory: Path) -> bool:
         return True
 
 
-@contextlib.contextmanager
-def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """Make a directory that is gone when the block ends; those that the dead left there under `prefix` go too."""
-    parent.mkdir(parents=True, exist_ok=True)
-    for leftover in parent.glob(f"{prefix}*"):
+def remove_dead_scratch(parent: Path, prefix: str = "", *, dry_run: bool = False) -> list[Path]:
+    """Remove the scratch directories of dead processes under `parent`.
+
+    Returns
+    -------
+    list of Path
+        What was removed, or would be.
+    """
+    removed = []
+    for leftover in sorted(parent.glob(f"{prefix}*")):
         # A live process makes its directory and locks it in an instant, not in one step.
         if leftover.is_dir() and time.time() - leftover.stat().st_mtime > _SCRATCH_GRACE_S:
             with locked_directory(leftover) as held:
                 if held:
-                    remove_tree(leftover)
+                    removed.append(leftover)
+                    if not dry_run:
+                        remove_tree(leftover)
+    return removed
+
+
+@contextlib.contextmanager
+def scratch_directory(parent: Path, prefix: str) -> Iterator[Path]:
+    """Make a directory that is gone when the block ends; those that the dead left there under `prefix` go too."""
+    parent.mkdir(parents=True, exist_ok=True)
+    remove_dead_scratch(parent, prefix)
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         with locked_directory(directory):

@@ -26,6 +26,8 @@ _DIGEST_LENGTH = 24  # hexadecimal digits: 96 bits, far beyond chance, still sho
 
 CONFIG_FILE = "config.yaml"
 """The whole configuration of a run, in the run's directory."""
+SCRATCH_FOLDER = "scratch"
+"""Files that a prediction needs meanwhile, in the state directory."""
 USED_FILE = "used.json"
 """Names a run and the artifacts it needs, in the run's directory."""
 

@@ -45,6 +45,8 @@ class Budgets:
     """Disk (`disk_budget`): most bytes at any time, those of what is there already included."""
     host_option: str = "host_budget"
     """How errors name the setting of `host_bytes`."""
+    disk_option: str = "disk_budget"
+    """How errors name the setting of `disk_bytes`."""
 
     def memory_bytes(self) -> int:
         """Return the most memory a stage may use now: `host_budget`, or what is free if that is less or none is set."""
@@ -94,10 +96,10 @@ class Budgets:
         enough = held_bytes + max(disk, estimate.enough_disk_bytes)
         if self.disk_bytes is not None and held_bytes + disk > self.disk_bytes:
             raise BudgetError(
-                f"{stage} needs {held_bytes + disk} bytes of {place} and disk_budget is {self.disk_bytes}: set "
-                f"disk_budget to at least {enough}"
+                f"{stage} needs {held_bytes + disk} bytes of {place} and {self.disk_option} is {self.disk_bytes}: "
+                f"set {self.disk_option} to at least {enough}"
             )
-        _check_one(stage, place, disk, "disk_budget", None, free_disk, "use another disk")
+        _check_one(stage, place, disk, self.disk_option, None, free_disk, "use another disk")
 
 
 def _listed(estimate: Estimate, held_bytes: int) -> str:

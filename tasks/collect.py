@@ -12,10 +12,10 @@ from pathlib import Path
 
 import kernels
 from storage.errors import InputError, StorageError
-from storage.leftovers import remove_leftovers, remove_unused
+from storage.leftovers import remove_dead_scratch, remove_leftovers, remove_unused
 from storage.locks import is_busy, lock_file, locked
 from storage.manifest import Manifest
-from tasks.artifacts import USED_FILE
+from tasks.artifacts import SCRATCH_FOLDER, USED_FILE
 
 _CHAMPION_NEEDS = {"reorder": "store_digest", "train": "train_digest"}
 _KERNEL_CACHE = re.compile(r"^(\w+)\..*\.nb[ic]$")
@@ -63,6 +63,7 @@ def collect_garbage(state_dir: Path, *, older_than_s: float = 0.0, dry_run: bool
     newest = time.time() - older_than_s
     return [
         *_leftovers(state_dir / "artifacts", dry_run=dry_run),
+        *_scratch(state_dir / SCRATCH_FOLDER, dry_run=dry_run),
         *_artifacts(state_dir, newest, dry_run=dry_run),
         *_checkpoints(state_dir, newest, dry_run=dry_run),
         *_kernel_caches(Path(next(iter(kernels.__path__))), dry_run=dry_run),
@@ -161,6 +162,12 @@ def _leftovers(root: Path, *, dry_run: bool) -> Iterator[Removal]:
         sizes = {path: _size(path) for path in stage.glob("*.partial")}
         for path in remove_leftovers(stage, dry_run=dry_run):
             yield Removal(path, sizes.get(path, 0), "left by a process that died")
+
+
+def _scratch(folder: Path, *, dry_run: bool) -> Iterator[Removal]:
+    sizes = {path: _size(path) for path in folder.glob("*")}
+    for path in remove_dead_scratch(folder, dry_run=dry_run):
+        yield Removal(path, sizes.get(path, 0), "left by a process that died")
 
 
 def _checkpoints(state_dir: Path, newest: float, *, dry_run: bool) -> Iterator[Removal]:

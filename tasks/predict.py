@@ -22,18 +22,19 @@ from storage.ingest import IngestOptions, ingest
 from storage.leftovers import scratch_directory
 from storage.locks import in_use
 from storage.manifest import Manifest
-from tasks.artifacts import find_artifact
-from tasks.budgets import Budgets
+from tasks.artifacts import SCRATCH_FOLDER, find_artifact
+from tasks.budgets import Budgets, Estimate
 from tasks.memory import ingest_planner
 from tasks.model_data import ModelData
 from tasks.model_reference import NamedModel
-from tasks.prediction_rows import Head, Rows, original_ids, plan_prediction, predicted_rows
+from tasks.prediction_rows import Head, PredictionPlan, Rows, original_ids, plan_prediction, predicted_rows
 from tasks.sources import STORE_FILE
 
 Output = Literal["classes", "hidden"]
 _logger = logging.getLogger(__name__)
 _SCRATCH = ".garden-predict-"
 _FULL_DISK = "choose an output on another disk"
+_SCRATCH_DISK = "another state directory on another disk (--state-dir)"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,16 @@ class Written:
     """Classes, or width of the representation."""
 
 
-def write_output(named: NamedModel, store_path: Path, out: Path, output: Output, budgets: Budgets) -> Written:
+def write_output(
+    named: NamedModel,
+    store_path: Path,
+    out: Path,
+    output: Output,
+    budgets: Budgets,
+    *,
+    scratch: Path | None = None,
+    held_bytes: int = 0,
+) -> Written:
     """Apply a model to every node of a store, exactly, over all neighbors; rows come in the order of the input.
 
     Where memory does not hold the graph, it is read from disk layer by layer: the numbers are the same to rounding.
@@ -66,6 +76,10 @@ def write_output(named: NamedModel, store_path: Path, out: Path, output: Output,
         several labels); `hidden` writes `id` and `embedding`, what enters the last layer.
     budgets
         What memory and disk may be used.
+    scratch
+        Folder for files that are needed meanwhile; by default that of the output.
+    held_bytes
+        Bytes of disk that are taken already and count.
 
     Raises
     ------
@@ -80,16 +94,24 @@ def write_output(named: NamedModel, store_path: Path, out: Path, output: Output,
         head, folder = Head.of(named.model, hidden=output == "hidden"), out.absolute().parent
         folder.mkdir(parents=True, exist_ok=True)
         plan = plan_prediction(head, store, out, budgets.memory_bytes())
-        budgets.check("prediction", plan.estimate, folder)
+        _check_budgets(budgets, plan, folder, scratch or folder, held_bytes)
         if plan.share is not None:
             _logger.info("prediction: from disk, layer by layer")
-        with on_full_disk(_FULL_DISK), scratch_directory(folder, _SCRATCH) as scratch:
-            rows = predicted_rows(head, store, plan, scratch)
+        with on_full_disk(_FULL_DISK), scratch_directory(scratch or folder, _SCRATCH) as files:
+            rows = predicted_rows(head, store, plan, files)
             if out.suffix == ".npy":
                 write_npy(out, (store.info.num_nodes, head.width), (output for _, output in rows))
             else:
                 write_table(out, _table(named, store, output, rows))
         return Written(out, store.info.num_nodes, head.width)
+
+
+def _check_budgets(budgets: Budgets, plan: PredictionPlan, folder: Path, scratch: Path, held_bytes: int) -> None:
+    """Refuse what does not fit; where output and scratch files lie on two disks, each is to have room for its own."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    budgets.check("prediction", plan.estimate, scratch, held_bytes)
+    if folder.stat().st_dev != scratch.stat().st_dev:
+        Budgets().check("the output of prediction", Estimate(0, plan.table_bytes), folder)
 
 
 def _table(named: NamedModel, store: GraphStore, output: Output, rows: Iterator[Rows]) -> Iterator[Columns]:
@@ -101,7 +123,7 @@ def _table(named: NamedModel, store: GraphStore, output: Output, rows: Iterator[
 
 @contextlib.contextmanager
 def ingested(
-    named: NamedModel, open_graph: Callable[[], GraphSource], symmetrize: bool | None, out: Path, budgets: Budgets
+    named: NamedModel, open_graph: Callable[[], GraphSource], symmetrize: bool | None, folder: Path, budgets: Budgets
 ) -> Iterator[Path]:
     """Ingest a new graph for a model, as the training graph was, into a store that is gone when the block ends.
 
@@ -113,8 +135,8 @@ def ingested(
         Describes the new graph.
     symmetrize
         Add the reverse of every edge; None does as for the training graph.
-    out
-        File to be written later: the store lies on the same disk meanwhile.
+    folder
+        Where the store lies meanwhile.
     budgets
         What memory and disk may be used.
 
@@ -133,15 +155,19 @@ def ingested(
         raise InputError(f"{source.where} has no features, which {named.where} needs: give --features")
     _check_width(named, source.features.dim, source.features.where)
     options = _reading_options(named.data, symmetrize)
-    folder = out.absolute().parent
     folder.mkdir(parents=True, exist_ok=True)
     plan = ingest_planner(options, budgets, folder)
     plan(source)
     with scratch_directory(folder, _SCRATCH) as directory:
         path = directory / STORE_FILE
-        with on_full_disk(_FULL_DISK):
+        with on_full_disk(_SCRATCH_DISK):
             ingest(source, options, path, plan=plan, most_id_bytes=budgets.memory_bytes())
         yield path
+
+
+def scratch_folder(state_dir: Path, out: Path) -> Path:
+    """Where a prediction's scratch files go: to the state directory, or beside the output where there is none."""
+    return state_dir / SCRATCH_FOLDER if state_dir.is_dir() else out.absolute().parent
 
 
 def find_store(text: str, state_dir: Path) -> Path:

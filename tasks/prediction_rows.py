@@ -31,6 +31,7 @@ from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference, inference_bytes
 from tasks.inference_files import inference_disk_bytes
 from tasks.on_disk import stored_degrees
+from tasks.prediction_ids import ColumnInTurn, ids_in_turn, stored_ids
 from tasks.storage_need import SLACK_BYTES, TopologyShare, topology_share
 from tasks.tiled_inference import (
     EDGE_BYTES,
@@ -91,7 +92,9 @@ class PredictionPlan:
     """Where the graph is while a model is applied to it, and what all of it takes."""
 
     estimate: Estimate
-    """Memory and disk."""
+    """Memory, and disk: scratch files and the output together."""
+    table_bytes: int = 0
+    """Disk of the output alone."""
     chunk: int = 0
     """Bytes of rows and edges that a layer takes at once in memory."""
     share: TopologyShare | None = None
@@ -114,7 +117,7 @@ def plan_prediction(head: Head, store: GraphStore, out: Path, memory_bytes: int)
     table = row_bytes * store.info.num_nodes + SMALL_FILES_BYTES
     for chunk_bytes in _CHUNKS:
         in_memory = PredictionPlan(
-            Estimate(writing_bytes(out) + _in_memory_bytes(head, store, chunk_bytes), table), chunk_bytes
+            Estimate(writing_bytes(out) + _in_memory_bytes(head, store, chunk_bytes), table), table, chunk_bytes
         )
         if in_memory.estimate.memory_bytes <= memory_bytes:
             return in_memory
@@ -141,10 +144,13 @@ def _plan_from_disk(head: Head, store: GraphStore, writing: int, memory_bytes: i
         wanted = min((DEFAULT_DEPTH + 2) * max(block_bytes, 1 << 20), room // 4, room - _taken(share) - tile)
         features = max(least_blocks, wanted)
         tile = max(tile, min(room - _taken(share, features), _largest_tile(head, store)))
-    scratch = spill_disk_bytes(info.num_nodes, _record_bytes(head, store))
-    disk = scratch + max(table, inference_disk_bytes(head.model.spec, info.num_nodes))
+    files = inference_disk_bytes(head.model.spec, info.num_nodes)
+    if store.has(NEW_TO_OLD):  # the layers' files are gone before the table is written
+        disk = spill_disk_bytes(info.num_nodes, _record_bytes(head, store)) + max(table, files)
+    else:
+        disk = table + files
     memory = always + _WINDOWS * window + max(writing, computing + _taken(share, features, tile))
-    return PredictionPlan(Estimate(memory, disk), 0, share, features, tile, window)
+    return PredictionPlan(Estimate(memory, disk), table, 0, share, features, tile, window)
 
 
 def predicted_rows(head: Head, store: GraphStore, plan: PredictionPlan, scratch: Path) -> Iterator[Rows]:
@@ -181,7 +187,7 @@ def _from_memory(head: Head, store: GraphStore, chunk_bytes: int) -> Iterator[Ro
     logits = inference.run(head.model, FeatureTiers(store.read_features(), np.empty(0, np.int64))).logits
     del topology, indptr, indices, inference
     order = np.argsort(store.read_new_to_old())
-    ids_N = _stored_ids(store, 0, store.info.num_nodes)
+    ids_N = stored_ids(store, 0, store.info.num_nodes)
     for part in _slices(len(order), _row_bytes(head, store)):
         yield ids_N[order[part]], head.finish(logits[order[part]]).numpy()
 
@@ -201,7 +207,7 @@ def _from_disk(
         inference = TiledInference(
             topology, features, None, spec, degrees=degrees, budget_bytes=plan.tile, directory=scratch
         )
-        done, ids_of = 0, _ids_in_turn(store)
+        done, ids_of = 0, ids_in_turn(store)
         for tile in inference.stream(head.model):
             for part in _slices(len(tile), _row_bytes(head, store)):
                 rows = head.finish(tile[part]).numpy()
@@ -211,10 +217,10 @@ def _from_disk(
 
 def _reordered(rows: Iterator[Rows], head: Head, store: GraphStore, scratch: Path, window_bytes: int) -> Iterator[Rows]:
     """Bring rows from the store's order into the input's by way of files."""
-    cut, id_dtype = _FLOAT_BYTES * head.width, _stored_ids(store, 0, 0).dtype
+    cut, id_dtype = _FLOAT_BYTES * head.width, stored_ids(store, 0, 0).dtype
 
     def keyed() -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
-        done, column = 0, _ColumnInTurn(store, NEW_TO_OLD)
+        done, column = 0, ColumnInTurn(store, NEW_TO_OLD)
         for ids, output in rows:
             old = column.take(done, done + len(ids)).astype(np.int64, copy=False)
             parts = (np.ascontiguousarray(part).view(np.uint8).reshape(len(ids), -1) for part in (output, ids))
@@ -225,46 +231,6 @@ def _reordered(rows: Iterator[Rows], head: Head, store: GraphStore, scratch: Pat
         for part in _slices(len(records), _row_bytes(head, store)):
             output, ids = (np.ascontiguousarray(half) for half in np.split(records[part], [cut], axis=1))
             yield ids.view(id_dtype).reshape(-1), output.view(np.float32)
-
-
-class _ColumnInTurn:
-    """A column whose rows are taken from front to back, a few at a time: each block is read once."""
-
-    def __init__(self, store: GraphStore, name: str) -> None:
-        self._reader = store.reader(name)
-        self._num_rows = self._reader.extent.shape[0]
-        self._block_bytes, self._row_bytes = store.info.block_bytes, self._reader.extent.row_bytes
-        self._rows, self._first = self._reader.read_rows(0, 0), 0
-
-    def take(self, first: int, last: int) -> npt.NDArray[Any]:
-        """Rows `first` to `last`, not included."""
-        parts = []
-        while True:
-            held = self._rows[max(0, first - self._first) : max(0, last - self._first)]
-            parts.append(held.copy())
-            first += len(held)
-            if first >= last:
-                return np.concatenate(parts)
-            self._first, self._rows = first, self._rows[:0].copy()  # the old ones go before others come
-            block = ((first + 1) * self._row_bytes - 1) // self._block_bytes
-            end = min(self._num_rows, (block + 1) * self._block_bytes // self._row_bytes)
-            self._rows = self._reader.read_rows(first, end)
-
-
-def _ids_in_turn(store: GraphStore) -> Callable[[int, int], npt.NDArray[Any]]:
-    """Give ids of consecutive nodes of the store, not yet decoded, asked for from front to back."""
-    for name in (ORIGINAL_ID, NEW_TO_OLD):
-        if store.has(name):
-            return _ColumnInTurn(store, name).take
-    return np.arange
-
-
-def _stored_ids(store: GraphStore, first: int, last: int) -> npt.NDArray[Any]:
-    """Ids of consecutive nodes of the store, not yet decoded."""
-    for name in (ORIGINAL_ID, NEW_TO_OLD):
-        if store.has(name):
-            return store.reader(name).read_rows(first, last)
-    return np.arange(first, last)
 
 
 def _slices(num_rows: int, row_bytes: int) -> Iterator[slice]:

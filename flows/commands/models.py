@@ -67,6 +67,11 @@ _HostBudget = Annotated[
     typer.Option(metavar="BYTES", help="Most memory to use, as 2GiB; default: free. What does not fit stays on disk."),
 ]
 
+_DiskBudget = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES", help="Most disk to take at any time, output and scratch files; default: free."),
+]
+
 
 def predict(
     model: _Model,
@@ -80,6 +85,7 @@ def predict(
     edge_format: _Format = None,
     symmetrize: _Symmetrize = None,
     host_budget: _HostBudget = None,
+    disk_budget: _DiskBudget = None,
     state_dir: StateDir = Path(".garden"),
     as_json: AsJson = False,
 ) -> None:
@@ -91,13 +97,13 @@ def predict(
     Without STORE, the graph is the one that the model was trained on, while its artifact is there.
 
     A graph or an output that memory, or --host-budget, does not hold is read from disk layer by layer; the numbers are
-    the same to rounding.
+    the same to rounding. Scratch files lie in the state directory and are gone in the end.
 
     --edges and --features predict a new graph with features of the same width: GNNs need not have seen a node.
     Edges and features are read as those of the training graph were.
     """
     new = (edges, features, id_column, edge_format, symmetrize)
-    _write("classes", model, store, out, new, host_budget, state_dir, as_json=as_json)
+    _write("classes", model, store, out, new, (host_budget, disk_budget), state_dir, as_json=as_json)
 
 
 def embed(
@@ -112,6 +118,7 @@ def embed(
     edge_format: _Format = None,
     symmetrize: _Symmetrize = None,
     host_budget: _HostBudget = None,
+    disk_budget: _DiskBudget = None,
     state_dir: StateDir = Path(".garden"),
     as_json: AsJson = False,
 ) -> None:
@@ -120,10 +127,11 @@ def embed(
     Parquet holds the columns id and embedding, CSV id and e0, e1 and so on; .npy holds the rows alone, in the order of
     the input. Without STORE, the graph is the one that the model was trained on.
 
-    A graph or an output that memory, or --host-budget, does not hold is read from disk layer by layer.
+    A graph or an output that memory, or --host-budget, does not hold is read from disk layer by layer. Scratch files
+    lie in the state directory and are gone in the end.
     """
     new = (edges, features, id_column, edge_format, symmetrize)
-    _write("hidden", model, store, out, new, host_budget, state_dir, as_json=as_json)
+    _write("hidden", model, store, out, new, (host_budget, disk_budget), state_dir, as_json=as_json)
 
 
 _SUFFIXES = {"classes": (".parquet", ".csv"), "hidden": (".parquet", ".csv", ".npy")}
@@ -136,7 +144,7 @@ def _write(
     store: str | None,
     out: Path,
     new: _NewGraph,
-    host_budget: str | None,
+    budgets: tuple[str | None, str | None],
     state_dir: Path,
     *,
     as_json: bool,
@@ -153,23 +161,25 @@ def _write(
             raise ConfigError(f"{out}: the output is {' or '.join(_SUFFIXES[output])}: choose such a name")
         if edges is None and any(value is not None for value in new):
             raise ConfigError("--features, --id-column, --format, --symmetrize and --directed go with --edges")
-        budget = nbytes(host_budget, "--host-budget")
+        most = (nbytes(budgets[0], "--host-budget"), nbytes(budgets[1], "--disk-budget"))
         set_up_logging()
         set_defaults(prefect_settings(state_dir))  # the registry's client imports Prefect
         with quick_imports():
             from tasks.budgets import Budgets
             from tasks.model_reference import open_model, trained_on
-            from tasks.predict import find_store, ingested, write_output
+            from tasks.predict import find_store, ingested, scratch_folder, write_output
 
-            budgets, named = Budgets(budget, host_option="--host-budget"), open_model(model, state_dir)
+            within = Budgets(*most, host_option="--host-budget", disk_option="--disk-budget")
+            named, scratch = open_model(model, state_dir), scratch_folder(state_dir, out)
         if edges is None:
             path = trained_on(named, state_dir) if store is None else find_store(store, state_dir)
-            written = write_output(named, path, out, output, budgets)
+            written = write_output(named, path, out, output, within, scratch=scratch)
         else:
             with ingested(
-                named, lambda: _open(edges, features, id_column, edge_format), symmetrize, out, budgets
+                named, lambda: _open(edges, features, id_column, edge_format), symmetrize, scratch, within
             ) as path:
-                written = write_output(named, path, out, output, budgets)
+                held = path.stat().st_size
+                written = write_output(named, path, out, output, within, scratch=scratch, held_bytes=held)
         what = "classes" if output == "classes" else "values a node"
         result = {"path": str(written.path), "rows": written.rows, "columns": written.columns}
         typer.echo(json.dumps(result) if as_json else f"{out}: {written.rows:,} nodes, {written.columns:,} {what}")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageError
-from storage.locks import in_use, lock_file, locked
-from tasks.artifacts import USED_FILE, ArtifactStore, StageSpec
+from storage.locks import in_use, lock_file, locked, locked_directory
+from tasks.artifacts import SCRATCH_FOLDER, USED_FILE, ArtifactStore, StageSpec
 from tasks.budgets import Budgets, Estimate
 from tasks.collect import _kernel_caches, collect_garbage
 
@@ -71,6 +71,19 @@ def test_only_what_the_newest_run_of_each_name_needs_stays(state: State) -> None
     for stage, digest in (("reorder", store), ("cache", plan), ("reorder", other)):
         assert state.directory(stage, digest).exists()
     assert state.collect() == set()
+
+
+def test_scratch_files_of_the_dead_go(state: State) -> None:
+    dead, live = (state.path / SCRATCH_FOLDER / name for name in (".garden-predict-dead", ".garden-predict-live"))
+    for folder in (dead, live):
+        folder.mkdir(parents=True)
+        (folder / "rows").write_bytes(b"x")
+        os.utime(folder, (1, 1))
+    with locked_directory(live):
+        assert state.collect(dry_run=True) == {dead.name}
+        assert dead.exists()
+        assert state.collect() == {dead.name}
+        assert (live.exists(), dead.exists()) == (True, False)
 
 
 def test_what_a_needed_artifact_was_made_of_stays(state: State) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -22,7 +20,7 @@ from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
 from tasks.specs import STAGES
 from tasks.train import train_model
-from tests.spilling import SpillMeter
+from tests.spilling import DiskMeter, SpillMeter
 
 TASKS = dict(zip(STAGES, (ingest_graph, reorder_graph, profile_graph, build_cache, train_model), strict=True))
 DEMO = (
@@ -44,40 +42,6 @@ def run(state: Path, *overrides: str, until: str = "train") -> RunContext:
     finally:
         context.close()
     return context
-
-
-class DiskMeter:
-    """The most bytes of a folder's files, those without a name included, while it watches."""
-
-    def __init__(self, folder: Path, spills: SpillMeter) -> None:
-        self.folder, self.spills, self.peak_bytes = folder, spills, 0
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        done = threading.Event()
-
-        def watch() -> None:
-            while not done.is_set():
-                self.peak_bytes = max(self.peak_bytes, _folder_bytes(self.folder) + self.spills.open_bytes)
-                done.wait(0.002)
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-
-def _folder_bytes(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # it was there a moment ago
-            continue
-    return total
 
 
 def named(error: pytest.ExceptionInfo[Any]) -> int:
