@@ -45,6 +45,8 @@ _logger = logging.getLogger(__name__)
 _LIBRARY_SPARE = 0.8  # of the memory that is free: the rest is for what nobody counts
 _EDGE_SECONDS = 2
 """Edges are read for so many times as long as the disk is measured."""
+_LARGER = 1.3
+"""How much larger than the mean the first mini-batches may be: the smallest budget is one for such."""
 _NUMBERED_EDGES_PER_S = 500_000
 """Edges whose ids are numbered in a second: of more of them, what comes by id is left out."""
 
@@ -228,8 +230,8 @@ def decide(config: PipelineConfig, source: GraphSource, machine: Machine, work: 
     )
 
 
-def plan_of(config: PipelineConfig, work: Workload, budget: int) -> StoragePlan:
-    """The plan that training from disk will make.
+def plan_of(config: PipelineConfig, work: Workload, budget: int, *, larger: float = 1.0) -> StoragePlan:
+    """The plan that training from disk will make, if its first mini-batches are larger by a factor than the mean.
 
     Raises
     ------
@@ -240,7 +242,7 @@ def plan_of(config: PipelineConfig, work: Workload, budget: int) -> StoragePlan:
         work.graph.store,
         work.options,
         work.spec,
-        work.first,
+        replace(work.first, sizes=work.first.sizes.times(larger)),
         num_seeds=work.graph.store.info.split_sizes["train"],
         cached_rows=0,
         cached_list_bytes=stand_in_bytes(config),  # rows and lists together
@@ -269,7 +271,7 @@ def smallest_budgets(config: PipelineConfig, source: GraphSource, work: Workload
         "cache": cache_estimate(store, config).memory_bytes,
     }
     try:
-        plan_of(config, work, 1)
+        plan_of(config, work, 1, larger=_LARGER)
     except BudgetError as error:
         smallest["train"] = error.needed or 0
     return smallest

@@ -28,12 +28,12 @@ from tests.graphs import power_law_graph
 SEED, EPOCHS = 0, 3
 RMAT = (
     "data.format=rmat", "data.rmat.scale=20", "data.rmat.edges=16000000", "data.rmat.feature_dim=512",
-    "sampling.fanouts=[5,10,15]", "sampling.batch_size=200", "model.hidden=128",
+    "sampling.fanouts=[5,10]", "sampling.batch_size=100",
 )  # fmt: skip
-POWER_LAW = (500_000, 7_500_000, 256)
+POWER_LAW = (1_000_000, 10_000_000, 256)
 POWER_LAW_SETTINGS = (
-    "data.train_fraction=0.02", "data.valid_fraction=0.002", "data.symmetrize=false", "sampling.fanouts=[5,10,15]",
-    "sampling.batch_size=200", "model.hidden=128",
+    "data.train_fraction=0.01", "data.valid_fraction=0.001", "data.symmetrize=false", "sampling.fanouts=[5,10]",
+    "sampling.batch_size=100",
 )  # fmt: skip
 FILES_SETTINGS = ("sampling.batch_size=200", "data.train_fraction=0.2", "data.valid_fraction=0.05")
 SMALLEST = 0
