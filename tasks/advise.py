@@ -45,7 +45,7 @@ _logger = logging.getLogger(__name__)
 _LIBRARY_SPARE = 0.8  # of the memory that is free: the rest is for what nobody counts
 _EDGE_SECONDS = 2
 """Edges are read for so many times as long as the disk is measured."""
-_LARGER = 1.3
+_LARGER = 1.5
 """How much larger than the mean the first mini-batches may be: the smallest budget is one for such."""
 _NUMBERED_EDGES_PER_S = 500_000
 """Edges whose ids are numbered in a second: of more of them, what comes by id is left out."""
