@@ -18,7 +18,7 @@ from conf.schema import PipelineConfig
 from kernels.nn.model import ModelSpec
 from storage.blocks.layout import LEAST_WORK_BYTES, estimate_store_bytes, layout_held_bytes
 from storage.blocks.probe import DiskSpeed, probe_disk
-from storage.blocks.spill_room import ENDLESS
+from storage.blocks.spill_room import ENDLESS, SpillRoom
 from storage.degree_sample import DegreeSample
 from storage.errors import BudgetError
 from storage.formats.base import GraphSource
@@ -248,8 +248,17 @@ def plan_of(config: PipelineConfig, work: Workload, budget: int, *, larger: floa
         cached_list_bytes=stand_in_bytes(config),  # rows and lists together
         host_budget=budget,
         hyperbatch=config.storage.hyperbatch,
-        room=ENDLESS,
+        room=_room(config, work),
     )
+
+
+def _room(config: PipelineConfig, work: Workload) -> SpillRoom:
+    """What a `disk_budget` leaves beside the laid-out store; without one, the disk is taken to be large enough."""
+    if config.disk_budget is None:
+        return ENDLESS
+    store = work.graph.store
+    beside = estimate_store_bytes(store, store.info.block_bytes)
+    return SpillRoom(max(0, int(config.disk_budget) - beside), beside)
 
 
 def smallest_budgets(config: PipelineConfig, source: GraphSource, work: Workload) -> dict[str, int]:
@@ -326,7 +335,7 @@ def _reasons(
     ]
     if plan is not None:
         reasons.append(
-            f"hyperbatches of {plan.hyperbatch} mini-batches move the fewest bytes, samples "
+            f"hyperbatches of {plan.hyperbatch} mini-batches make the shortest epoch, samples "
             f"{'on disk' if plan.spills_samples else 'in memory'} until they are used"
         )
     return tuple(reasons)
