@@ -16,9 +16,9 @@ from storage.expected_store import StoreSizes
 from storage.graph_store import SPLITS, StoreInfo
 from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
 from tasks.first_batches import expected_sizes
-from tasks.inference_files import inference_disk_bytes
+from tasks.inference_sizes import inference_disk_bytes, pieces_bytes, sets_bytes
 from tasks.storage_memory import StoragePlan, plan_storage
-from tasks.tiled_inference import LEAST_TILE_BYTES, pieces_bytes, sets_bytes
+from tasks.tile_plan import LEAST_TILE_BYTES
 from tasks.training_types import TrainOptions
 from tasks.validation import scoring_bytes
 
@@ -93,7 +93,8 @@ def plan_training(
         expected_sizes(first.sizes, largest),
         num_batches=-(-num_seeds // options.batch_size),
         kept_bytes=held,
-        evaluation_bytes=LEAST_TILE_BYTES + pieces_bytes(spec, info.num_nodes),
+        evaluation_bytes=LEAST_TILE_BYTES
+        + pieces_bytes(spec, info.num_nodes, info.feature_row_bytes, info.block_bytes),
         threads=options.threads,
         hyperbatch=hyperbatch,
         largest=largest,

@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernels.nn.model import ModelSpec, build_model
-from kernels.nn.streamed import sums_width
+from storage.blocks.edge_runs import RUN_EDGE_BYTES
 from storage.blocks.probe import DiskSpeed
 from storage.blocks.row_pieces import PIECE_BYTES
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES, INDPTR
 from tasks.batch_sizes import HopShape
 from tasks.expected_epoch import Expected
+from tasks.inference_sizes import pieces_bytes
 from tasks.machine_rates import exact_seconds
 from tasks.storage_memory import StoragePlan
-from tasks.tiled_inference import EDGE_BYTES, NODE_BYTES, pieces_bytes
+from tasks.tile_plan import LayerSizes, plan_tiles
 
 _FLOAT_BYTES = 4
+_ANY_DISK = 1 << 62
 
 
 def evaluation(
@@ -41,7 +43,8 @@ def evaluation_traffic(
 ) -> tuple[float, float]:
     """Bytes read and written: each tile of a layer's destinations lets the rows that it needs pass by once."""
     kept = sum(plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
-    tile_bytes = max(1, plan.budget - kept - pieces_bytes(spec, store.info.num_nodes))
+    info = store.info
+    pieces = pieces_bytes(spec, info.num_nodes, info.feature_row_bytes, info.block_bytes)
     read = written = 0.0
     layers = build_model(spec, seed=0).ordered_layers()
     for index, (layer, shape) in enumerate(zip(layers, reversed(shapes), strict=True)):
@@ -51,9 +54,21 @@ def evaluation_traffic(
         if layer.transform_first:
             read += before.passed(shape.num_src)
             written += source.file_bytes
-        row_bytes = _FLOAT_BYTES * (width + 2 * sums_width(layer) + 3 * layer.out_dim) + NODE_BYTES
-        tiles = math.ceil((shape.num_dst * row_bytes + shape.num_edges * EDGE_BYTES) / tile_bytes)
-        read += tiles * source.passed(shape.num_edges / tiles) + source.passed(shape.num_dst)
+        sizes = LayerSizes.of(
+            layer,
+            needs_graph=spec.needs_graph,
+            width=width,
+            num_sources=shape.num_src if source.file_bytes else info.num_nodes,
+            source_bytes=int(source.file_bytes) or store.nbytes(FEATURES),
+            num_dst=shape.num_dst,
+            num_edges=shape.num_edges,
+            id_bytes=4 if info.num_nodes < 2**31 else 8,
+        )
+        cut = plan_tiles(sizes, max(1, plan.budget - kept - pieces), _ANY_DISK)
+        read += cut.num_tiles * source.passed(shape.num_edges / cut.num_tiles)
+        read += sizes.own_passes * source.passed(shape.num_dst)
+        spilled = RUN_EDGE_BYTES * shape.num_edges if cut.goes_by_disk else 0
+        read, written = read + spilled, written + spilled
         read += _touched(store, INDICES, shape.num_edges)
         read += 0 if plan.topology.indptr_buffer is None else _touched(store, INDPTR, shape.num_dst)
         written += _FLOAT_BYTES * shape.num_dst * layer.out_dim if index < len(layers) - 1 else 0

@@ -32,10 +32,10 @@ from tasks.data_source import Inference, Loader
 from tasks.disk_plan import FirstBatches, label_dtype, plan_training
 from tasks.first_batches import PROBED, sample_first
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
-from tasks.inference_files import inference_disk_bytes
+from tasks.inference_sizes import inference_disk_bytes, pieces_bytes
 from tasks.objective import Labels
 from tasks.storage_memory import StoragePlan, check_bytes
-from tasks.tiled_inference import TiledInference, pieces_bytes
+from tasks.tiled_inference import TiledInference
 from tasks.training_types import Splits, TrainOptions
 
 _logger = logging.getLogger(__name__)
@@ -121,14 +121,19 @@ class OnDisk:
     ) -> Inference:
         """As `DataSource.inference`: layer by layer in tiles, in the memory that training leaves."""
         kept = sum(self.plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
+        block_bytes = self.features.buffer.extent.block_bytes
+        pieces = pieces_bytes(spec, self.graph.num_nodes, self.features.row_bytes, block_bytes)
+        storage = self._storage
+        room = SpillRoom.of(storage.disk_budget, storage.disk_taken, storage.directory)
         return TiledInference(
             self.graph,
             self.features,
             nodes,
             spec,
             degrees=degrees,
-            budget_bytes=self._storage.host_budget - kept - pieces_bytes(spec, self.graph.num_nodes),
-            directory=self._storage.directory,
+            budget_bytes=storage.host_budget - kept - pieces,
+            directory=storage.directory,
+            edges_disk_bytes=max(0, room.nbytes - inference_disk_bytes(spec, self.graph.num_nodes)),
         )
 
     def _check_bytes(self, sample: Sample, threads: int) -> None:

@@ -98,7 +98,8 @@ def write_output(
         if plan.share is not None:
             _logger.info("prediction: from disk, layer by layer")
         with on_full_disk(_FULL_DISK), scratch_directory(scratch or folder, _SCRATCH) as files:
-            rows = predicted_rows(head, store, plan, files)
+            left = max(0, budgets.free_disk_bytes(files, held_bytes) - plan.estimate.disk_bytes)
+            rows = predicted_rows(head, store, plan, files, edges_disk_bytes=left)
             if out.suffix == ".npy":
                 write_npy(out, (store.info.num_nodes, head.width), (output for _, output in rows))
             else:

@@ -29,16 +29,12 @@ from storage.store_format import NEW_TO_OLD
 from tasks.bounds import topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference, inference_bytes
-from tasks.inference_files import inference_disk_bytes
+from tasks.inference_sizes import inference_disk_bytes, pieces_bytes
 from tasks.on_disk import stored_degrees
 from tasks.prediction_ids import ColumnInTurn, ids_in_turn, stored_ids
 from tasks.storage_need import SLACK_BYTES, TopologyShare, topology_share
-from tasks.tiled_inference import (
-    EDGE_BYTES,
-    LEAST_TILE_BYTES,
-    TiledInference,
-    pieces_bytes,
-)
+from tasks.tile_plan import LEAST_TILE_BYTES, MOST_EDGE_BYTES
+from tasks.tiled_inference import TiledInference
 
 Rows = tuple[npt.NDArray[Any], npt.NDArray[np.float32]]
 """Ids as the store has them (integers, or UTF-8 bytes) and output of consecutive nodes of the input."""
@@ -128,7 +124,11 @@ def plan_prediction(head: Head, store: GraphStore, out: Path, memory_bytes: int)
 def _plan_from_disk(head: Head, store: GraphStore, writing: int, memory_bytes: int, table: int) -> PredictionPlan:
     info, block_bytes = store.info, store.info.block_bytes
     degrees = _DEGREE_BYTES * info.num_nodes if head.model.spec.needs_degrees else 0
-    computing = pieces_bytes(head.model.spec, info.num_nodes) + RankMap.nbytes_for(info.num_nodes) + degrees
+    computing = (
+        pieces_bytes(head.model.spec, info.num_nodes, info.feature_row_bytes, block_bytes)
+        + RankMap.nbytes_for(info.num_nodes)
+        + degrees
+    )
     computing += sum(min(2 * block_bytes, store.nbytes(name)) for name in (ORIGINAL_ID, NEW_TO_OLD) if store.has(name))
     # Rows that change places are written when all are computed.
     always, writing = (SLACK_BYTES, writing) if store.has(NEW_TO_OLD) else (SLACK_BYTES + writing, 0)
@@ -153,7 +153,9 @@ def _plan_from_disk(head: Head, store: GraphStore, writing: int, memory_bytes: i
     return PredictionPlan(Estimate(memory, disk), table, 0, share, features, tile, window)
 
 
-def predicted_rows(head: Head, store: GraphStore, plan: PredictionPlan, scratch: Path) -> Iterator[Rows]:
+def predicted_rows(
+    head: Head, store: GraphStore, plan: PredictionPlan, scratch: Path, *, edges_disk_bytes: int = 0
+) -> Iterator[Rows]:
     """Give ids and output of all nodes in the input's order, some at a time and at least once.
 
     Parameters
@@ -163,11 +165,13 @@ def predicted_rows(head: Head, store: GraphStore, plan: PredictionPlan, scratch:
     plan : PredictionPlan
     scratch : Path
         Directory for what does not fit memory.
+    edges_disk_bytes : int
+        Disk that the plan does not count and edges may take where that spares reading.
     """
     if plan.share is None:
         yield from _from_memory(head, store, plan.chunk)
         return
-    rows = _from_disk(head, store, plan, plan.share, scratch)
+    rows = _from_disk(head, store, plan, plan.share, scratch, edges_disk_bytes)
     if store.has(NEW_TO_OLD):
         rows = _reordered(rows, head, store, scratch, plan.window)
     yield from rows
@@ -193,7 +197,7 @@ def _from_memory(head: Head, store: GraphStore, chunk_bytes: int) -> Iterator[Ro
 
 
 def _from_disk(
-    head: Head, store: GraphStore, plan: PredictionPlan, share: TopologyShare, scratch: Path
+    head: Head, store: GraphStore, plan: PredictionPlan, share: TopologyShare, scratch: Path, edges_disk_bytes: int
 ) -> Iterator[Rows]:
     """Ids and output in the store's order."""
     spec, none, stats = head.model.spec, np.empty(0, np.int64), IoStats()
@@ -205,8 +209,9 @@ def _from_disk(
     ):
         degrees = stored_degrees(store) if spec.needs_degrees else None
         inference = TiledInference(
-            topology, features, None, spec, degrees=degrees, budget_bytes=plan.tile, directory=scratch
-        )
+            topology, features, None, spec, degrees=degrees, budget_bytes=plan.tile, directory=scratch,
+            edges_disk_bytes=edges_disk_bytes,
+        )  # fmt: skip
         done, ids_of = 0, ids_in_turn(store)
         for tile in inference.stream(head.model):
             for part in _slices(len(tile), _row_bytes(head, store)):
@@ -274,5 +279,6 @@ def _taken(share: TopologyShare, features: int = 0, tile: int = 0) -> int:
 def _largest_tile(head: Head, store: GraphStore) -> int:
     """All destinations of a layer with all their edges: more does not help."""
     widest = max(layer.in_dim + layer.projected_dim + 3 * layer.out_dim for layer in head.model.ordered_layers())
-    node_bytes = 2 * _FLOAT_BYTES * widest + _NODE_BYTES
-    return max(LEAST_TILE_BYTES, node_bytes * store.info.num_nodes + 2 * EDGE_BYTES * store.info.num_edges)
+    node_bytes = _FLOAT_BYTES * widest + _NODE_BYTES
+    held = node_bytes * store.info.num_nodes + MOST_EDGE_BYTES * store.info.num_edges
+    return max(LEAST_TILE_BYTES, 2 * held)  # half of a tile's memory is for what passes by

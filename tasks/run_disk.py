@@ -18,7 +18,7 @@ from tasks.batch_sizes import most_hops
 from tasks.bounds import PROFILE_COUNTS, count_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.hyperbatch_loader import GENERATIONS
-from tasks.inference_files import inference_disk_bytes
+from tasks.inference_sizes import inference_disk_bytes
 from tasks.memory import ingested_bytes, ingested_edges
 from tasks.specs import CACHE, PROFILE, REORDER, TRAIN
 from tasks.training_config import model_disk_bytes, train_options

@@ -14,7 +14,7 @@ from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, MachineError
 from storage.graph_store import GraphStore
 from tasks.budgets import Estimate, available_memory
-from tasks.inference_files import inference_disk_bytes
+from tasks.inference_sizes import inference_disk_bytes
 from tasks.io_monitor import IoMonitor
 from tasks.on_disk import OnDisk, StorageOptions, open_on_disk
 from tasks.plots import plot_io

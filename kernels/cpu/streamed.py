@@ -12,16 +12,17 @@ from kernels.mfg import IdArray
 F32Array = npt.NDArray[np.float32]
 I32Array = npt.NDArray[np.int32]
 I64Array = npt.NDArray[np.int64]
+U16Array = npt.NDArray[np.uint16]
 U64Array = npt.NDArray[np.uint64]
+BoolArray = npt.NDArray[np.bool_]
 
 F32, U64 = np.float32, np.uint64
 
 
 @njit(nogil=True, cache=True)
 def add_rows(
-    slots: I64Array,
+    slots: U16Array,
     targets: I32Array,
-    first_slot: int,
     rows: F32Array,
     width: int,
     columns: int,
@@ -32,11 +33,10 @@ def add_rows(
 
     Parameters
     ----------
-    slots : (E,) int64
-        Source of each edge; its row is `slot - first_slot`.
+    slots : (E,) uint16
+        Row of each edge's source.
     targets : (E,) int32
         Destination of each edge.
-    first_slot : int
     rows : (n * width,) float32
     width, columns : int
         Of a row, and how many of its first columns count.
@@ -45,7 +45,7 @@ def add_rows(
     """
     weighted = len(weight) > 0
     for e in range(len(slots)):
-        s = slots[e] - first_slot
+        s = np.int64(slots[e])
         source, target = U64(s * width), U64(np.int64(targets[e]) * columns)
         if weighted:
             w = weight[s]
@@ -58,9 +58,8 @@ def add_rows(
 
 @njit(nogil=True, cache=True)
 def attend_rows_streamed(
-    slots: I64Array,
+    slots: U16Array,
     targets: I32Array,
-    first_slot: int,
     rows: F32Array,
     heads: int,
     dim: int,
@@ -74,7 +73,7 @@ def attend_rows_streamed(
 
     Parameters
     ----------
-    slots, targets, first_slot
+    slots, targets
         As for `add_rows`.
     rows : (n * heads * (dim + 2),) float32
         Values, source terms, destination terms.
@@ -87,7 +86,7 @@ def attend_rows_streamed(
     taken = heads * dim
     width = taken + 2 * heads
     for e in range(len(slots)):
-        source, d = U64((slots[e] - first_slot) * width), np.int64(targets[e])
+        source, d = U64(np.int64(slots[e]) * width), np.int64(targets[e])
         for h in range(heads):
             at, row = U64(d * heads + h), U64(d * taken + h * dim)
             x = rows[source + U64(taken + h)] + own_term[at]
@@ -107,33 +106,67 @@ def attend_rows_streamed(
 
 
 @njit(nogil=True, cache=True)
-def sort_by_piece(
-    slots: I64Array,
-    targets: I32Array,
-    piece_e: I32Array,
-    piece_ptr: I64Array,
-    out_slots: I64Array,
-    out_targets: I32Array,
+def count_by_window(slots: IdArray, shift: int, count_W: I64Array, mark_shift: int, marks: BoolArray) -> None:
+    """Count edges by the window of `2**shift` slots that holds their source; mark the `2**mark_shift` slots around."""
+    for slot in slots:
+        count_W[slot >> shift] += 1
+        marks[slot >> mark_shift] = True
+
+
+@njit(nogil=True, cache=True)
+def place_by_window(
+    slots: IdArray, targets: I32Array, shift: int, cursor_W: I64Array, out_slots: U16Array, out_targets: I32Array
 ) -> None:
-    """Stable counting sort of edges by the piece that holds their source.
+    """One step of a stable counting sort of edges by window.
 
     Parameters
     ----------
-    slots, targets : (E,) int64, int32
-    piece_e : (E,) int32
-    piece_ptr : (num_pieces + 1,) int64
-        Zeros; holds the pieces' beginnings afterwards.
-    out_slots, out_targets : (E,) int64, int32
+    slots, targets : (E,) integers, (E,) int32
+    shift : int
+        At most 16.
+    cursor_W : (num_windows,) int64
+        Where the next edge of each window goes; moved on.
+    out_slots, out_targets : (all edges,) uint16, int32
+        Slots within the window, and destinations.
     """
-    for piece in piece_e:
-        piece_ptr[piece + 1] += 1
-    for piece in range(len(piece_ptr) - 1):
-        piece_ptr[piece + 1] += piece_ptr[piece]
-    cursor = piece_ptr[:-1].copy()
+    mask = (1 << shift) - 1
     for e in range(len(slots)):
-        at = cursor[piece_e[e]]
-        out_slots[at], out_targets[at] = slots[e], targets[e]
-        cursor[piece_e[e]] = at + 1
+        window = slots[e] >> shift
+        at = cursor_W[window]
+        out_slots[at], out_targets[at] = slots[e] & mask, targets[e]
+        cursor_W[window] = at + 1
+
+
+@njit(nogil=True, cache=True)
+def buffer_by_window(
+    slots: IdArray,
+    targets: I32Array,
+    start: int,
+    shift: int,
+    buffer_W: I64Array,
+    filled_W: I64Array,
+    out_slots: U16Array,
+    out_targets: I32Array,
+) -> tuple[int, int]:
+    """Append edges from `start` on to the buffers of their windows; (where it stopped, the window that is full or -1).
+
+    Parameters
+    ----------
+    slots, targets : (E,) integers, (E,) int32
+    start, shift : int
+    buffer_W, filled_W : (num_windows,) int64
+        Buffer of each window, and edges in it.
+    out_slots, out_targets : (num_buffers, n) uint16, int32
+    """
+    mask, room = (1 << shift) - 1, out_slots.shape[1]
+    for e in range(start, len(slots)):
+        window = slots[e] >> shift
+        at, buffer = filled_W[window], buffer_W[window]
+        out_slots[buffer, at], out_targets[buffer, at] = slots[e] & mask, targets[e]
+        filled_W[window] = at + 1
+        if at + 1 == room:
+            return e + 1, window
+    return len(slots), -1
 
 
 @njit(nogil=True, cache=True)

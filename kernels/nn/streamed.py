@@ -22,59 +22,69 @@ from kernels.nn.model import edgeless_mfg
 from kernels.nn.sage import SageLayer
 
 F32Array = npt.NDArray[np.float32]
+I32Array = npt.NDArray[np.int32]
+I64Array = npt.NDArray[np.int64]
+U16Array = npt.NDArray[np.uint16]
 _NO_WEIGHT = np.empty(0, np.float32)
 
 
 class Sums(Protocol):
-    """Partial sums of a tile of destinations."""
+    """Partial sums of a tile of destinations; their own rows are handed in some at a time."""
 
-    def add(
-        self,
-        slots: npt.NDArray[np.int64],
-        targets: npt.NDArray[np.int32],
-        first_slot: int,
-        rows: F32Array,
-        degrees: NodeDegrees | None,
-    ) -> None:
-        """Add edges whose sources lie in one piece.
+    def begin(self, first: int, own_DP: Tensor) -> None:
+        """Note what the sums need of the (D, projected_dim) rows of destinations from `first` on, before any edge.
+
+        Called only for layers of which `begins_with_own_rows` holds.
+        """
+
+    def add(self, slots: U16Array, targets: I32Array, rows: F32Array, degrees: NodeDegrees | None) -> None:
+        """Add edges whose sources lie in one window of rows.
 
         Parameters
         ----------
-        slots, targets : (E,) int64, (E,) int32
-            Source and destination of each edge; the source's row is `slots[e] - first_slot`.
-        first_slot : int
+        slots, targets : (E,) uint16, (E,) int32
+            Row of each edge's source, and its destination in the tile.
         rows : (n, projected_dim) float32
-            The piece.
+            The window.
         degrees : NodeDegrees or None
-            Whole-graph degrees of the piece's nodes (GCN).
+            Whole-graph degrees of the window's nodes (GCN).
         """
 
-    def finish(self) -> Tensor:
-        """(D, out_dim) output of the layer, before what follows it."""
+    def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, degrees_D: NodeDegrees | None) -> Tensor:
+        """Output of the layer for some destinations, before what follows it.
+
+        Parameters
+        ----------
+        first : int
+            First of the destinations, as the tile counts them.
+        own_DP : (D, projected_dim) float32 tensor
+            Their projected rows.
+        degree_D : (D,) int64
+            Lengths of their lists.
+        degrees_D : NodeDegrees or None
+            Their degrees (GCN).
+
+        Returns
+        -------
+        (D, out_dim) tensor
+        """
 
 
-def sums_of(layer: Layer, own_DP: Tensor, degree_D: npt.NDArray[np.int64], degrees_D: NodeDegrees | None) -> Sums:
-    """Begin the sums of a tile.
-
-    Parameters
-    ----------
-    layer : Layer
-    own_DP : (D, projected_dim) float32 tensor
-        Projected rows of the destinations themselves.
-    degree_D : (D,) int64
-        Lengths of their lists.
-    degrees_D : NodeDegrees or None
-        Their degrees (GCN).
-    """
+def sums_of(layer: Layer, num_dst: int) -> Sums:
+    """Begin the sums of a tile of `num_dst` destinations."""
     if isinstance(layer, SageLayer):
-        return _SageSums(layer, own_DP, degree_D)
+        return _SageSums(layer, num_dst)
     if isinstance(layer, GcnLayer):
-        assert degrees_D is not None, "checked where the inference was made"
-        return _GcnSums(layer, own_DP, degrees_D)
+        return _GcnSums(layer, num_dst)
     if isinstance(layer, GatLayer):
-        return _GatSums(layer, own_DP)
+        return _GatSums(layer, num_dst)
     assert isinstance(layer, DenseLayer), f"no sums of {type(layer).__name__}"
-    return _NoSums(layer, own_DP)
+    return _NoSums(layer)
+
+
+def begins_with_own_rows(layer: Layer) -> bool:
+    """Whether the sums of a layer need the destinations' own rows before any edge, and so read them twice."""
+    return isinstance(layer, GatLayer)
 
 
 def sums_width(layer: Layer) -> int:
@@ -85,86 +95,86 @@ def sums_width(layer: Layer) -> int:
 
 
 class _SageSums:
-    def __init__(self, layer: SageLayer, own_DP: Tensor, degree_D: npt.NDArray[np.int64]) -> None:
-        self._layer, self._own_DP = layer, own_DP
-        self._width = sums_width(layer)
-        self._sums = np.zeros((len(own_DP), self._width), np.float32)
-        self._count_D = torch.from_numpy(np.maximum(degree_D, 1).astype(np.float32))
+    def __init__(self, layer: SageLayer, num_dst: int) -> None:
+        self._layer, self._width = layer, sums_width(layer)
+        self._sums = np.zeros((num_dst, self._width), np.float32)
 
-    def add(
-        self, slots: npt.NDArray[np.int64], targets: npt.NDArray[np.int32], first_slot: int, rows: F32Array, _: object
-    ) -> None:
-        flat = self._sums.reshape(-1)
-        add_rows(slots, targets, first_slot, rows.reshape(-1), rows.shape[1], self._width, _NO_WEIGHT, flat)
+    def begin(self, first: int, own_DP: Tensor) -> None:
+        """Own rows count at the end alone."""
 
-    def finish(self) -> Tensor:
-        layer, mean_DW = self._layer, torch.from_numpy(self._sums).div_(self._count_D[:, None])
+    def add(self, slots: U16Array, targets: I32Array, rows: F32Array, _: object) -> None:
+        add_rows(slots, targets, rows.reshape(-1), rows.shape[1], self._width, _NO_WEIGHT, self._sums.reshape(-1))
+
+    def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, _: object) -> Tensor:
+        layer, count_D = self._layer, torch.from_numpy(np.maximum(degree_D, 1).astype(np.float32))
+        mean_DW = torch.from_numpy(self._sums[first : first + len(own_DP)]) / count_D[:, None]
         if layer.transform_first:
-            return mean_DW + (self._own_DP[:, layer.out_dim :] + layer.bias)
+            return mean_DW + (own_DP[:, layer.out_dim :] + layer.bias)
         weight = torch.cat([layer.weight_neighbor, layer.weight_self], dim=1)
-        return functional.linear(torch.cat([mean_DW, self._own_DP], dim=1), weight, layer.bias)
+        return functional.linear(torch.cat([mean_DW, own_DP], dim=1), weight, layer.bias)
 
 
 class _GcnSums:
-    def __init__(self, layer: GcnLayer, own_DP: Tensor, degrees_D: NodeDegrees) -> None:
-        self._layer, self._own_DP, self._degrees_D = layer, own_DP, degrees_D
-        self._sums = np.zeros(tuple(own_DP.shape), np.float32)
+    def __init__(self, layer: GcnLayer, num_dst: int) -> None:
+        self._layer = layer
+        self._sums = np.zeros((num_dst, layer.projected_dim), np.float32)
 
-    def add(
-        self,
-        slots: npt.NDArray[np.int64],
-        targets: npt.NDArray[np.int32],
-        first_slot: int,
-        rows: F32Array,
-        degrees: NodeDegrees | None,
-    ) -> None:
-        assert degrees is not None
+    def begin(self, first: int, own_DP: Tensor) -> None:
+        """Own rows count at the end alone."""
+
+    def add(self, slots: U16Array, targets: I32Array, rows: F32Array, degrees: NodeDegrees | None) -> None:
+        assert degrees is not None, "checked where the inference was made"
         weight = inverse_sqrt(degrees.out_degree).astype(np.float32)
-        flat, width = self._sums.reshape(-1), rows.shape[1]
-        add_rows(slots, targets, first_slot, rows.reshape(-1), width, width, weight, flat)
+        add_rows(slots, targets, rows.reshape(-1), rows.shape[1], rows.shape[1], weight, self._sums.reshape(-1))
 
-    def finish(self) -> Tensor:
+    def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, degrees_D: NodeDegrees | None) -> Tensor:
+        assert degrees_D is not None, "checked where the inference was made"
         layer = self._layer
-        in_D = torch.from_numpy(inverse_sqrt(self._degrees_D.in_degree).astype(np.float32))[:, None]
-        out_D = torch.from_numpy(inverse_sqrt(self._degrees_D.out_degree).astype(np.float32))[:, None]
-        mixed_DP = in_D * torch.from_numpy(self._sums) + (in_D * out_D) * self._own_DP
+        in_D = torch.from_numpy(inverse_sqrt(degrees_D.in_degree).astype(np.float32))[:, None]
+        out_D = torch.from_numpy(inverse_sqrt(degrees_D.out_degree).astype(np.float32))[:, None]
+        mixed_DP = in_D * torch.from_numpy(self._sums[first : first + len(own_DP)]) + (in_D * out_D) * own_DP
         return mixed_DP + layer.bias if layer.transform_first else functional.linear(mixed_DP, layer.weight, layer.bias)
 
 
 class _GatSums:
-    def __init__(self, layer: GatLayer, own_DP: Tensor) -> None:
-        self._layer, num_dst = layer, len(own_DP)
-        taken = layer.heads * layer.head_dim
-        self._own_term = np.ascontiguousarray(own_DP[:, taken + layer.heads : taken + 2 * layer.heads].numpy())
-        self._kept_DT = own_DP[:, taken + 2 * layer.heads :] if layer.residual else None
+    def __init__(self, layer: GatLayer, num_dst: int) -> None:
+        self._layer, self._taken = layer, layer.heads * layer.head_dim
+        self._own_term = np.zeros((num_dst, layer.heads), np.float32)
         self._greatest = np.full((num_dst, layer.heads), -np.inf, np.float32)
         self._total = np.zeros((num_dst, layer.heads), np.float32)
-        self._sums = np.zeros((num_dst, taken), np.float32)
+        self._sums = np.zeros((num_dst, self._taken), np.float32)
 
-    def add(
-        self, slots: npt.NDArray[np.int64], targets: npt.NDArray[np.int32], first_slot: int, rows: F32Array, _: object
-    ) -> None:
+    def begin(self, first: int, own_DP: Tensor) -> None:
+        """Keep the destinations' terms of the scores."""
+        heads = self._layer.heads
+        self._own_term[first : first + len(own_DP)] = own_DP[:, self._taken + heads : self._taken + 2 * heads].numpy()
+
+    def add(self, slots: U16Array, targets: I32Array, rows: F32Array, _: object) -> None:
         layer = self._layer
         width = layer.heads * (layer.head_dim + 2)
         used = rows if rows.shape[1] == width else np.ascontiguousarray(rows[:, :width])
         attend_rows_streamed(
-            slots, targets, first_slot, used.reshape(-1), layer.heads, layer.head_dim, np.float32(NEGATIVE_SLOPE),
+            slots, targets, used.reshape(-1), layer.heads, layer.head_dim, np.float32(NEGATIVE_SLOPE),
             self._own_term.reshape(-1), self._greatest.reshape(-1), self._total.reshape(-1), self._sums.reshape(-1),
         )  # fmt: skip
 
-    def finish(self) -> Tensor:
-        layer = self._layer
-        total = torch.from_numpy(np.where(self._total > 0, self._total, 1).astype(np.float32))
-        out = torch.from_numpy(self._sums).view(-1, layer.heads, layer.head_dim) / total[:, :, None]
-        return layer.merged(out.reshape(len(out), -1), self._kept_DT)
+    def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, _: object) -> Tensor:
+        layer, part = self._layer, slice(first, first + len(own_DP))
+        total = torch.from_numpy(np.where(self._total[part] > 0, self._total[part], 1).astype(np.float32))
+        out = torch.from_numpy(self._sums[part]).view(-1, layer.heads, layer.head_dim) / total[:, :, None]
+        kept = own_DP[:, self._taken + 2 * layer.heads :] if layer.residual else None
+        return layer.merged(out.reshape(len(out), -1), kept)
 
 
 class _NoSums:
-    def __init__(self, layer: DenseLayer, own_DP: Tensor) -> None:
-        self._layer, self._own_DP = layer, own_DP
+    def __init__(self, layer: DenseLayer) -> None:
+        self._layer = layer
+
+    def begin(self, *_: object) -> None:
+        """Neighbors do not count."""
 
     def add(self, *_: object) -> None:
         """Neighbors do not count."""
 
-    def finish(self) -> Tensor:
-        return self._layer.combine(edgeless_mfg(len(self._own_DP)), self._own_DP, None)
+    def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, _: object) -> Tensor:
+        return self._layer.combine(edgeless_mfg(len(own_DP)), own_DP, None)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from kernels.mfg import IdArray
 from storage.blocks.extent import aligned_empty
 from storage.blocks.io_stats import IoStats
 from storage.blocks.spill import SpillFile, padded
@@ -30,22 +31,55 @@ class RowPieces(Protocol):
 
     num_pieces: int
     """Number of pieces."""
+    width: int
+    """Values of a row."""
 
-    def piece_of(self, slots: I64Array) -> I64Array:
+    def piece_of(self, slots: IdArray) -> I64Array:
         """Piece of each slot."""
+
+    def between(self, first: I64Array, last: I64Array) -> I64Array:
+        """Pieces with the slots of some ascending ranges, `last` included; ascending, each once."""
 
     def read(self, pieces: I64Array) -> Iterator[tuple[int, int, Rows]]:
         """Number, first slot and rows of each of some pieces, ascending; the rows are valid until the next."""
 
 
-def take_rows(source: RowPieces, slots: I64Array, width: int) -> npt.NDArray[np.float32]:
-    """(n, width) float32 rows of ascending slots, each piece that holds one read once."""
-    out = np.empty((len(slots), width), np.float32)
-    piece_n = source.piece_of(slots)
-    for piece, first_slot, rows in source.read(np.unique(piece_n)):
-        begin, end = np.searchsorted(piece_n, [piece, piece + 1])
-        out[begin:end] = rows[slots[begin:end] - first_slot]
-    return out
+def windows_of(
+    source: RowPieces, pieces: I64Array, shift: int, wanted_W: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Windows of `2**shift` consecutive rows, put together from some pieces, each of which is read once.
+
+    Parameters
+    ----------
+    source : RowPieces
+    pieces : (n,) int64
+        Ascending; each wanted window has a part in at least one of them.
+    shift : int
+    wanted_W : (num_windows,) bool
+
+    Yields
+    ------
+    int
+        Number of a wanted window, ascending.
+    (2**shift, width) float32
+        Its rows, valid until the next; those in no piece that was asked for hold anything.
+    """
+    out, size, current = np.empty((1 << shift, source.width), np.float32), 1 << shift, -1
+    for _, first, rows in source.read(pieces):
+        done = 0
+        while done < len(rows):
+            window = (first + done) >> shift
+            if window != current:
+                if current >= 0 and wanted_W[current]:
+                    yield current, out
+                current = window
+            begin = window << shift
+            stop = min(len(rows), begin + size - first)
+            if wanted_W[window]:
+                out[first + done - begin : first + stop - begin] = rows[done:stop]
+            done = stop
+    if current >= 0 and wanted_W[current]:
+        yield current, out
 
 
 class FeaturePieces:
@@ -59,11 +93,24 @@ class FeaturePieces:
     def __init__(self, features: StoredFeatures) -> None:
         self._features = features
         self._block_bytes = features.buffer.extent.block_bytes
-        self.num_pieces = features.buffer.extent.num_blocks
+        self.num_pieces, self.width = features.buffer.extent.num_blocks, features.width
 
-    def piece_of(self, slots: I64Array) -> I64Array:
+    @staticmethod
+    def memory_bytes(row_bytes: int, block_bytes: int) -> int:
+        """Most bytes in memory beside the buffer of blocks: a block put together with rows that begin before it."""
+        return 0 if block_bytes % row_bytes == 0 else block_bytes + 2 * row_bytes
+
+    def piece_of(self, slots: IdArray) -> I64Array:
         """As `RowPieces.piece_of`."""
-        return ((slots + 1) * self._features.row_bytes - 1) // self._block_bytes
+        return ((slots.astype(np.int64, copy=False) + 1) * self._features.row_bytes - 1) // self._block_bytes
+
+    def between(self, first: I64Array, last: I64Array) -> I64Array:
+        """As `RowPieces.between`; within a row longer than a block lie blocks in which none ends."""
+        pieces = distinct_of_ranges(self.piece_of(first), self.piece_of(last))
+        rows_before = (pieces * self._block_bytes) // self._features.row_bytes
+        rows_after = ((pieces + 1) * self._block_bytes) // self._features.row_bytes
+        ending = np.flatnonzero(rows_after > rows_before)
+        return pieces[ending]
 
     def read(self, pieces: I64Array) -> Iterator[tuple[int, int, Rows]]:
         """As `RowPieces.read`; rows that begin in a block before are put together."""
@@ -71,7 +118,7 @@ class FeaturePieces:
         first_slots = -(-(pieces * block_bytes - row_bytes + 1) // row_bytes)  # the first row that ends in the piece
         first_slots = np.maximum(first_slots, 0)
         first_blocks = first_slots * row_bytes // block_bytes
-        needed = _ranges(first_blocks, pieces)
+        needed = distinct_of_ranges(first_blocks, pieces)
         at, parts = 0, []
         for lease in features.buffer.serve(needed, ascending=True):
             with lease:
@@ -97,11 +144,15 @@ class FeaturePieces:
                 )
 
 
-def _ranges(first: I64Array, last: I64Array) -> I64Array:
+def distinct_of_ranges(first: I64Array, last: I64Array) -> I64Array:
     """Ascending distinct integers of the ranges [first, last], which ascend."""
-    longest = int((last - first).max(initial=0))
-    every = [np.minimum(first + shift, last) for shift in range(longest + 1)]
-    return np.unique(np.concatenate([np.empty(0, np.int64), *every]))
+    if not len(first):
+        return np.empty(0, np.int64)
+    begin = np.maximum(first, np.concatenate([first[:1], np.maximum.accumulate(last)[:-1] + 1]))
+    count = np.maximum(last - begin + 1, 0)
+    before = np.cumsum(count) - count
+    distinct: I64Array = np.arange(int(count.sum())) + np.repeat(begin - before, count)
+    return distinct
 
 
 def row_file_bytes(num_rows: int, width: int) -> int:
@@ -129,7 +180,7 @@ class RowFile:
     """
 
     def __init__(self, directory: Path, num_rows: int, width: int, stats: IoStats) -> None:
-        self._width, self._piece_rows = width, _piece_rows(width)
+        self.width, self._piece_rows = width, _piece_rows(width)
         sizes = _piece_sizes(num_rows, width)
         self.num_pieces = len(sizes)
         self._piece_bytes = padded(4 * width * self._piece_rows)
@@ -151,6 +202,11 @@ class RowFile:
                 while len(self._writing) > _AHEAD:
                     self._writing.popleft().result()
 
+    @staticmethod
+    def memory_bytes(width: int) -> int:
+        """Most bytes of pieces in memory, while it is written or while it is read."""
+        return (_AHEAD + 2) * padded(4 * width * _piece_rows(width))
+
     def finish(self) -> None:
         """Wait until all is written."""
         while self._writing:
@@ -162,9 +218,13 @@ class RowFile:
         """Give its space back."""
         self._file.close()
 
-    def piece_of(self, slots: I64Array) -> I64Array:
+    def piece_of(self, slots: IdArray) -> I64Array:
         """As `RowPieces.piece_of`."""
-        return slots // self._piece_rows
+        return slots.astype(np.int64, copy=False) // self._piece_rows
+
+    def between(self, first: I64Array, last: I64Array) -> I64Array:
+        """As `RowPieces.between`."""
+        return distinct_of_ranges(self.piece_of(first), self.piece_of(last))
 
     def read(self, pieces: I64Array) -> Iterator[tuple[int, int, Rows]]:
         """As `RowPieces.read`."""
@@ -178,5 +238,5 @@ class RowFile:
             yield self._arrived(*flying.popleft())
 
     def _arrived(self, piece: int, future: Future[npt.NDArray[np.uint8]]) -> tuple[int, int, Rows]:
-        rows: Rows = future.result().view(np.float32).reshape(-1, self._width)
+        rows: Rows = future.result().view(np.float32).reshape(-1, self.width)
         return piece, piece * self._piece_rows, rows

@@ -14,7 +14,7 @@ from kernels.nn.model import ModelSpec, build_model
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError
-from tasks.inference_files import inference_disk_bytes
+from tasks.inference_sizes import inference_disk_bytes
 from tasks.on_disk import StorageOptions, open_on_disk
 from tasks.tiled_inference import TiledInference
 from tasks.training_types import TrainOptions

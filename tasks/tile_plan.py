@@ -1,0 +1,168 @@
+"""How exact inference from disk cuts a layer: the arithmetic of tiles, windows and edges on their way.
+
+With S bytes of source rows, D destinations, E edges, a bytes of sums a destination and T bytes of memory for a tile, a
+layer reads its lists once, the destinations' own rows once (GAT twice), and its sources once a tile:
+
+- edges in memory, e bytes each: ceil((a D + e E) / T) tiles, so S ceil((a D + e E) / T) bytes;
+- edges by way of the disk: S ceil(a D / T) + 2 x 6 E bytes, for each is written and read in 6 bytes.
+
+What moves fewer bytes is taken. Narrow rows of a graph with long lists go by the disk, wide rows stay in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernels.nn.layers import Layer
+from kernels.nn.streamed import begins_with_own_rows, sums_width
+from storage.blocks.edge_runs import BUFFERS_AT_WORK, MOST_SHIFT, RUN_EDGE_BYTES, SEGMENT_BYTES
+
+LEAST_TILE_BYTES = 1 << 20
+"""Below this no tile is worth reading anything for."""
+MOST_EDGE_BYTES = 8 + 4 + RUN_EDGE_BYTES
+"""An edge in memory whose ids take 8 bytes."""
+_BUFFER_BYTES = tuple(1 << bits for bits in range(18, 11, -1))
+_MOST_LISTS_BYTES, _MOST_FINISHED_BYTES = 32 << 20, 16 << 20
+_LIST_BYTES = 96  # a list on its way: node, begin, length, where its entries go, its rows by block
+_ENTRY_BYTES = 32  # an entry on its way: id, slot, destination, scratch
+_ROW_OVERHEAD = 64  # an own row: id, slot, offsets, degrees
+_DEGREE_BYTES = 24  # a row of a window: id, both degrees, weight
+_WINDOW_BYTES = 24  # a window: edges, place, marks
+_LEAST_EDGES = 1024
+_LEFT_OVER_SHARE = 8
+"""Buffers that are written before they are full are at most one part of the edges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSizes:
+    """What a layer reads and adds up."""
+
+    num_sources: int
+    """Rows of its source."""
+    num_dst: int
+    """Destinations."""
+    num_edges: int
+    """Lengths of their lists together."""
+    source_bytes: int
+    """Bytes of the rows that it reads, on disk."""
+    width: int
+    """Floats of a row."""
+    sums_width: int
+    """Floats of sums a destination."""
+    out_width: int
+    """Floats of output."""
+    own_passes: int = 1
+    """How often the destinations' own rows are read."""
+    id_bytes: int = 4
+    """Of an entry of a list."""
+
+    @classmethod
+    def of(cls, layer: Layer, *, needs_graph: bool, num_edges: int, **counts: int) -> LayerSizes:
+        """Those of a layer; `counts` are the fields that it does not say."""
+        return cls(
+            num_edges=num_edges if needs_graph else 0,
+            sums_width=sums_width(layer) if needs_graph else 0,
+            out_width=max(layer.out_dim, layer.projected_dim),
+            own_passes=2 if begins_with_own_rows(layer) else 1,
+            **counts,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TilePlan:
+    """How a layer is cut."""
+
+    shift: int
+    """Windows have `2**shift` rows."""
+    buffer_bytes: int
+    """Of a window's buffer of edges on their way to the disk; 0 keeps edges in memory."""
+    tile_bytes: int
+    """Memory for sums and, where they stay in memory, edges."""
+    dst_bytes: int
+    """A destination's share of it."""
+    edge_bytes: int
+    """An edge's; 0 where they go by the disk."""
+    lists_at_once: int
+    """Lists whose offsets are in memory."""
+    entries_at_once: int
+    """Entries of lists on their way."""
+    rows_at_once: int
+    """Destinations that are finished together."""
+    num_tiles: int
+    """About how many tiles there are."""
+    moved_bytes: int
+    """What the layer reads and writes, its output left out, if every piece of the sources is needed."""
+
+    @property
+    def goes_by_disk(self) -> bool:
+        """Whether edges do."""
+        return self.buffer_bytes > 0
+
+    @property
+    def most_edges(self) -> int:
+        """Edges of one destination that are in memory at once."""
+        room = (self.tile_bytes - self.dst_bytes) // max(1, self.edge_bytes)
+        return max(_LEAST_EDGES, self.entries_at_once, room)
+
+
+def plan_tiles(sizes: LayerSizes, budget_bytes: int, disk_bytes: int) -> TilePlan:
+    """Cut a layer so that it moves the fewest bytes within a budget, its edges in memory or in so much disk."""
+    plans = [_plan(sizes, budget_bytes, 0)]
+    if most_spilled_bytes(sizes.num_edges) <= disk_bytes:
+        plans += _by_disk(sizes, budget_bytes)
+    return min(plans, key=lambda plan: plan.moved_bytes)
+
+
+def most_spilled_bytes(num_edges: int) -> int:
+    """Most disk that a tile's edges take, if all are in one tile."""
+    return RUN_EDGE_BYTES * num_edges * (_LEFT_OVER_SHARE + 2) // _LEFT_OVER_SHARE
+
+
+def _by_disk(sizes: LayerSizes, budget_bytes: int) -> Iterator[TilePlan]:
+    """Edges by the disk, with the largest buffers that fit beside the rest, if any do."""
+    for buffer_bytes in _BUFFER_BYTES:
+        passing, shift = _passing(sizes, buffer_bytes)
+        left_over = -(-sizes.num_sources // (1 << shift)) * buffer_bytes  # buffers that are not full at the end
+        if passing <= budget_bytes // 4 and left_over * _LEFT_OVER_SHARE <= RUN_EDGE_BYTES * sizes.num_edges:
+            yield _plan(sizes, budget_bytes, buffer_bytes)
+            return
+
+
+def _plan(sizes: LayerSizes, budget_bytes: int, buffer_bytes: int) -> TilePlan:
+    lists, finished = min(_MOST_LISTS_BYTES, budget_bytes // 8), min(_MOST_FINISHED_BYTES, budget_bytes // 8)
+    passing, shift = _passing(sizes, buffer_bytes)
+    dst_bytes = 4 * max(1, sizes.sums_width)
+    edge_bytes = 0 if buffer_bytes else sizes.id_bytes + 4 + RUN_EDGE_BYTES
+    tile_bytes = max(dst_bytes, budget_bytes - lists - finished - passing)
+    num_tiles = max(1, -(-(dst_bytes * sizes.num_dst + edge_bytes * sizes.num_edges) // max(1, tile_bytes)))
+    own = sizes.own_passes * sizes.source_bytes * min(1.0, sizes.num_dst / max(1, sizes.num_sources))
+    runs = 2 * RUN_EDGE_BYTES * sizes.num_edges if buffer_bytes else 0
+    sources = num_tiles * sizes.source_bytes if sizes.num_edges else 0
+    return TilePlan(
+        shift=shift,
+        buffer_bytes=buffer_bytes,
+        tile_bytes=tile_bytes,
+        dst_bytes=dst_bytes,
+        edge_bytes=edge_bytes,
+        lists_at_once=max(64, min(1 << 16, lists // 2 // _LIST_BYTES)),
+        entries_at_once=max(_LEAST_EDGES, min(1 << 20, lists // 2 // _ENTRY_BYTES)),
+        rows_at_once=max(
+            1, finished // (4 * (2 * sizes.width + 2 * sizes.sums_width + 3 * sizes.out_width) + _ROW_OVERHEAD)
+        ),
+        num_tiles=num_tiles,
+        moved_bytes=sources + int(own) + runs + sizes.id_bytes * sizes.num_edges,
+    )
+
+
+def _passing(sizes: LayerSizes, buffer_bytes: int) -> tuple[int, int]:
+    """Bytes of a window's rows and of what there is for each window, at the shift where they are fewest; the shift."""
+    row_bytes = 4 * sizes.width + _DEGREE_BYTES
+    written = sizes.num_edges // (buffer_bytes // RUN_EDGE_BYTES) if buffer_bytes else 0
+
+    def taken(shift: int) -> int:
+        num_windows = -(-sizes.num_sources // (1 << shift))
+        each = _WINDOW_BYTES + buffer_bytes + (SEGMENT_BYTES if buffer_bytes else 0)
+        return (row_bytes << shift) + each * num_windows + BUFFERS_AT_WORK * buffer_bytes + SEGMENT_BYTES * written
+
+    return min((taken(shift), shift) for shift in range(MOST_SHIFT + 1))

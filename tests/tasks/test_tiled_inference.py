@@ -1,0 +1,231 @@
+"""Exact inference from disk: equal whichever way edges go, within its memory, as many bytes as the arithmetic says."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels.nn.layers import NodeDegrees
+from kernels.nn.model import ModelSpec, build_model
+from kernels.rank_map import RankMap
+from kernels.topology import Topology
+from storage.blocks.edge_runs import MemoryRuns, SpilledRuns, Windows
+from storage.blocks.io_stats import IoStats
+from storage.blocks.row_pieces import FeaturePieces, windows_of
+from storage.blocks.stored_features import StoredFeatures
+from storage.blocks.stored_topology import StoredTopology
+from storage.cache.tiers import FeatureTiers
+from storage.graph_store import GraphStore, write_store
+from tasks import tile_plan, tiled_inference
+from tasks.inference import ExactInference
+from tasks.inference_sizes import pieces_bytes
+from tasks.needed_lists import ListReads
+from tasks.tile_plan import LayerSizes, TilePlan, most_spilled_bytes, plan_tiles
+from tasks.tiled_inference import TiledInference
+from tests.graphs import power_law_graph
+from tests.storage.blocks.recut import store_of
+
+MB = 1 << 20
+NONE = np.empty(0, np.int64)
+
+
+@pytest.fixture(scope="module")
+def wide_graph() -> tuple[Topology, np.ndarray[Any, Any]]:
+    """6000 nodes of 40 neighbors and more, hubs among them, with rows of 1 KB."""
+    indptr, indices = power_law_graph(6000, 240_000, seed=4)
+    rows = np.random.default_rng(0).standard_normal((6000, 256)).astype(np.float32)
+    return Topology.in_memory(indptr, indices), rows
+
+
+def planned(by_disk: bool, plans: list[TilePlan]) -> Callable[[LayerSizes, int, int], TilePlan]:
+    """A planner that sends edges one way, and notes what it planned."""
+
+    def plan(sizes: LayerSizes, budget_bytes: int, _: int) -> TilePlan:
+        plans.append(tile_plan._plan(sizes, budget_bytes, 4096 if by_disk else 0))
+        return plans[-1]
+
+    return plan
+
+
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
+@pytest.mark.parametrize("by_disk", [False, True])
+def test_both_ways_equal_exact_inference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide_graph: Any, kind: Any, by_disk: bool
+) -> None:
+    """In many tiles and windows, from blocks that rows straddle, for nodes that need most others."""
+    topology, rows = wide_graph
+    rows = rows[:, :20].astype(np.float16)
+    store = store_of(tmp_path / "graph.h5", 8192 + 24, indptr=topology.indptr, indices=topology.indices, features=rows)
+    degrees = NodeDegrees(topology.in_degree(), np.bincount(topology.indices, minlength=len(rows)))
+    spec, nodes = ModelSpec(kind, 20, 32, 5, 2), np.random.default_rng(1).permutation(6000)[:700]
+    plans = list[TilePlan]()
+    model, degrees_of = build_model(spec, seed=2), degrees if kind == "gcn" else None
+    expected = ExactInference(topology, nodes, spec, degrees=degrees_of).run(model, FeatureTiers(rows, NONE))
+    monkeypatch.setattr(tiled_inference, "plan_tiles", planned(by_disk, plans))
+    with (
+        StoredTopology(store, NONE, buffer_bytes=MB, indptr_buffer_bytes=MB) as stored,
+        StoredFeatures(store, NONE, buffer_bytes=MB) as features,
+    ):
+        inference = TiledInference(
+            stored, features, nodes, spec, degrees=degrees_of, budget_bytes=MB, directory=tmp_path
+        )
+        inference._tile_bytes = 400_000
+        found = inference.run(model)
+    assert {plan.goes_by_disk for plan in plans} == {by_disk}
+    assert max(plan.num_tiles for plan in plans) > 1
+    assert torch.allclose(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
+
+
+@pytest.mark.parametrize("by_disk", [False, True])
+def test_bytes_and_memory_are_those_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide_graph: Any, by_disk: bool
+) -> None:
+    """One layer over all nodes, from buffers that hold next to nothing of the sources."""
+    topology, rows = wide_graph
+    write_store(
+        tmp_path / "graph.h5", indptr=topology.indptr, indices=topology.indices, features=rows, block_bytes=32768
+    )
+    store, spec, plans = GraphStore.open(tmp_path / "graph.h5"), ModelSpec("sage", 256, 8, 300, 1), list[TilePlan]()
+    budget, stats = (2 * MB, IoStats()) if by_disk else (3 * MB, IoStats())
+    monkeypatch.setattr(tiled_inference, "plan_tiles", planned(by_disk, plans))
+    with (
+        StoredTopology(store, NONE, buffer_bytes=64 << 10, stats=stats) as stored,
+        StoredFeatures(store, NONE, buffer_bytes=64 << 10, stats=stats) as features,
+    ):
+        inference = TiledInference(stored, features, None, spec, budget_bytes=budget, directory=tmp_path)
+        model, before = build_model(spec, seed=0), stats.counts()
+        tracemalloc.start()
+        try:
+            for _ in inference.stream(model):
+                pass
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    found, (plan,) = stats.counts().since(before), plans
+    assert plan.num_tiles >= 2
+    assert found.read_bytes + found.write_bytes == pytest.approx(plan.moved_bytes, rel=0.1)
+    assert peak < budget + pieces_bytes(spec, len(rows), 1024, 32768) + MB  # and what Python takes
+
+
+def test_fewest_bytes_are_moved() -> None:
+    """Narrow rows of long lists go by the disk; wide rows, and whatever one tile holds, stay in memory."""
+    billion = LayerSizes(
+        num_sources=1 << 25,
+        num_dst=6_000_000,
+        num_edges=700_000_000,
+        source_bytes=128 << 25,
+        width=64,
+        sums_width=64,
+        out_width=128,
+    )
+    plan = plan_tiles(billion, 600_000_000, most_spilled_bytes(billion.num_edges))
+    passes = -(-256 * 6_000_000 // plan.tile_bytes)
+    own = (128 << 25) * 6_000_000 // (1 << 25)
+    assert plan.goes_by_disk
+    assert plan.moved_bytes == pytest.approx(passes * (128 << 25) + own + 12 * 700_000_000 + 4 * 700_000_000, rel=1e-6)
+    in_memory = (256 * 6_000_000 + 14 * 700_000_000) // 600_000_000 * (128 << 25)
+    assert plan.moved_bytes < in_memory / 2
+    assert not plan_tiles(billion, 100_000_000_000, 1 << 40).goes_by_disk
+    assert not plan_tiles(billion, 600_000_000, most_spilled_bytes(billion.num_edges) - 1).goes_by_disk
+    few_edges = replace(billion, num_edges=1_000_000)
+    assert not plan_tiles(few_edges, 600_000_000, 1 << 40).goes_by_disk
+
+
+@pytest.mark.parametrize("budget", [MB, 3 * MB, 40 * MB, 600 * MB, 20_000 * MB])
+@pytest.mark.parametrize("width", [1, 64, 1024])
+def test_shares_keep_the_budget(budget: int, width: int) -> None:
+    sizes = LayerSizes(
+        num_sources=1 << 20,
+        num_dst=1 << 20,
+        num_edges=30 << 20,
+        source_bytes=4 * width << 20,
+        width=width,
+        sums_width=width,
+        out_width=width,
+    )
+    plan = plan_tiles(sizes, budget, 1 << 40)
+    passing = tile_plan._passing(sizes, plan.buffer_bytes)[0]
+    lists = plan.lists_at_once * 96 + plan.entries_at_once * 32
+    assert plan.tile_bytes + passing + lists + plan.rows_at_once * 4 * 7 * width <= budget
+    assert budget == MB or plan.tile_bytes >= budget // 2
+
+
+@given(data=st.data(), shift=st.integers(0, 16), num_slots=st.integers(1, 200_000), num_edges=st.integers(0, 6000))
+@settings(max_examples=60, deadline=None)
+def test_runs_hold_the_edges_of_each_window_in_order(
+    tmp_path_factory: pytest.TempPathFactory, data: Any, shift: int, num_slots: int, num_edges: int
+) -> None:
+    shift = max(shift, (num_slots - 1).bit_length() - 6)  # 64 windows at most
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
+    slots = np.minimum(rng.geometric(0.001, num_edges) * rng.integers(1, 200), num_slots) - 1
+    targets = np.sort(rng.integers(0, 1 << 30, num_edges)).astype(np.int32)
+    for kind in ("memory", "disk"):
+        windows = Windows(num_slots, min(shift, 16))
+        runs: Any = (
+            MemoryRuns(windows, num_edges, np.dtype(np.int32))
+            if kind == "memory"
+            else SpilledRuns(windows, num_edges, 4096, tmp_path_factory.getbasetemp(), IoStats())
+        )
+        for part in np.array_split(np.arange(num_edges), 3):
+            assert runs.has_room(len(part))
+            runs.add(slots[part], targets[part])
+        runs.finish()
+        first, last = windows.ranges()
+        assert all(((first <= slot) & (slot <= last)).any() for slot in slots)
+        for window in range(windows.count):
+            here = slots >> windows.shift == window
+            read = list(runs.read(window))
+            found = np.concatenate([NONE, *(part for part, _ in read)]) + (window << windows.shift)
+            assert np.array_equal(found, slots[here])
+            assert np.array_equal(np.concatenate([NONE, *(part for _, part in read)]), targets[here])
+        runs.close()
+
+
+@given(
+    row_bytes=st.sampled_from([4, 12, 36, 100, 260]),
+    shift=st.integers(0, 8),
+    seed=st.integers(0, 1 << 20),
+    share=st.floats(0.01, 1),
+)
+@settings(max_examples=40, deadline=None)
+def test_windows_hold_the_rows_of_the_store(
+    tmp_path_factory: pytest.TempPathFactory, row_bytes: int, shift: int, seed: int, share: float
+) -> None:
+    """Rows narrower and wider than a block of 24 bytes, that straddle blocks and windows."""
+    rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("windows") / "graph.h5"
+    rows = rng.standard_normal((150, row_bytes // 4)).astype(np.float32)
+    empty = {"indptr": np.zeros(151, np.int64), "indices": np.empty(0, np.int32)}
+    with store_of(path, 24, features=rows, **empty) as store, StoredFeatures(store, NONE, buffer_bytes=400) as features:
+        pieces, windows = FeaturePieces(features), Windows(150, shift)
+        named = np.flatnonzero(rng.random(150) < share)
+        windows.add(named)
+        found = set()
+        for window, part in windows_of(pieces, pieces.between(*windows.ranges()), shift, windows.edges_W > 0):
+            here = named[named >> shift == window]
+            assert np.array_equal(part[here - (window << shift)], rows[here])
+            found |= set(here.tolist())
+        assert found == set(named.tolist())
+
+
+def test_lists_come_some_at_a_time(tmp_path: Path, wide_graph: Any) -> None:
+    """However few entries fit: a hub's list comes in parts."""
+    topology, rows = wide_graph
+    write_store(tmp_path / "graph.h5", indptr=topology.indptr, indices=topology.indices, features=rows[:, :1])
+    nodes = RankMap.from_sorted_ids(np.arange(0, 6000, 3), 6000)
+    with StoredTopology(GraphStore.open(tmp_path / "graph.h5"), NONE, buffer_bytes=8 * MB) as stored:
+        reads, degree = ListReads(stored, 100, 64), topology.in_degree()[::3][10:1500]
+        parts = list(reads.edges(nodes, 10, 1500))
+        assert max(len(sources) for sources, _ in parts) == 64
+        assert np.array_equal(np.concatenate([t for _, t in parts]), np.repeat(np.arange(1490), degree))
+        wanted = [topology.indices[topology.indptr[v] : topology.indptr[v + 1]] for v in range(30, 4500, 3)]
+        assert np.array_equal(np.concatenate([s for s, _ in parts]), np.concatenate(wanted))
