@@ -2,8 +2,9 @@
 
 `python -m tests.benchmarks.bench_billion [--scale 25 --edges 1073741824 --budget 2GB]` ends with one JSON line: for
 each stage seconds, peak memory above the libraries' own, bytes read and written; and the CPU seconds that others used
-meanwhile, for the machine may be shared. The stages run inside a memory control
-group whose limit is the budget and 10 %, so that the page cache cannot help; where none can be made, the line says so.
+meanwhile, for the machine may be shared: seconds are upper bounds then, bytes and peaks are exact. The stages run
+inside a memory control group whose limit is the budget and 10 %, so that the page cache cannot help; where none can be
+made, the line says so.
 `--share 20` runs a graph of a twentieth of the edges, on a sixteenth of the nodes; the budget above what stages hold
 however small the graph is shrinks with the nodes. At full size it takes about 45 GB of disk.
 """
@@ -50,8 +51,8 @@ def main() -> None:
     edges = args.edges // args.share
     budget = FIXED_BYTES + ((args.budget - FIXED_BYTES) >> (args.scale - scale))
     figures = measure(scale, edges, budget, args.stages, args.directory)
-    name = "bench_billion" if args.share == 1 else f"bench_billion_{args.share}"
-    publish(name, figures)
+    name = "bench_billion" if args.budget == BUDGET else f"bench_billion_{args.budget / 1e9:g}gb"
+    publish(name if args.share == 1 else f"{name}_{args.share}", figures)
 
 
 def measure(scale: int, edges: int, budget: int, stages: int, directory: Path | None) -> dict[str, Any]:
