@@ -15,7 +15,8 @@ from kernels.mfg import IdArray
 from storage.cache.plan import CachePlan
 from storage.errors import InputError
 from tasks.api_batch import Batch
-from tasks.api_open import LoadOptions, Nodes, TierOptions, open_graph
+from tasks.api_open import open_graph
+from tasks.api_options import LoadOptions, Nodes, TierOptions
 from tasks.data_source import Stream
 from tasks.epoch_stream import LoadStats, MiniBatch
 
@@ -50,8 +51,12 @@ class GraphLoader:
         Epochs to sample where `device_budget` asks for a plan.
     host_budget : int, optional
         Most bytes of memory to use. Where it does not hold the graph, topology and features stay on disk and are read
-        in blocks: the same mini-batches, `superbatch` and `prefetch` have no effect then, and a scratch folder lies
-        beside the store.
+        in blocks: the same mini-batches, one epoch at a time; `superbatch` and `prefetch` have no effect then. The
+        least is 8 MB, the rows of three mini-batches, and some blocks; what is too little is refused, and named.
+    disk_budget : int, optional
+        Most bytes of disk for rows and samples that wait there, where the graph stays on disk; default: what is free.
+    scratch : path, optional
+        Folder where those files, which have no names, take their space; default: the store's.
     seed : int
         Seed of order and draws; any integer, its low 64 bits count.
     shuffle : bool
@@ -90,7 +95,9 @@ class GraphLoader:
     InputError
         If nodes, plan or sizes are wrong; it is a ValueError.
     BudgetError
-        If `host_budget` is too small; names the one that would do.
+        If `host_budget` or `disk_budget` is too small; names the one that would do.
+    MachineError
+        If the disk has no room for what is to wait there.
     StorageError
         If the store or the plan is missing or damaged.
     """
@@ -106,6 +113,8 @@ class GraphLoader:
         device_budget: int = 0,
         profile_epochs: int = 4,
         host_budget: int | None = None,
+        disk_budget: int | None = None,
+        scratch: Path | str | None = None,
         seed: int = 0,
         shuffle: bool = True,
         replace: bool = False,
@@ -126,7 +135,8 @@ class GraphLoader:
             prefetch=prefetch,
             stall_timeout_s=stall_timeout_s,
         )
-        tiers = TierOptions(cache_plan, device_budget, profile_epochs, host_budget, check)
+        folder = None if scratch is None else Path(scratch)
+        tiers = TierOptions(cache_plan, device_budget, profile_epochs, host_budget, disk_budget, folder, check)
         with ExitStack() as stack:
             graph = open_graph(Path(store_path), nodes, self._options, tiers, stack)
             self._opened = stack.pop_all()

@@ -7,6 +7,7 @@ import math
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,38 +18,13 @@ from kernels.cpu.aligned import aligned
 from kernels.mfg import IdArray, Sample
 from kernels.tiered_rows import TieredRows
 from storage.blocks.gathering import Gatherer, GatherOptions
-from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
+from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.row_group import Gathers, RowGroup
 from storage.blocks.sample_file import HeldSample, SampleFile, WaitingSample, saved_bytes
-from storage.blocks.spill_room import SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.errors import MachineError
 from tasks.epoch_stream import CLOSE_S, POLL_S, LoadStats, MiniBatch, StoppedError
-
-GENERATIONS = 2
-"""Hyperbatches whose ids, and whose rows, are held at once: one is made while the one before it is used."""
-
-
-@dataclass(frozen=True, slots=True)
-class HyperbatchOptions:
-    """How hyperbatches are loaded; nothing here changes a mini-batch."""
-
-    hyperbatch: int
-    """H: mini-batches sampled and gathered together."""
-    gather: GatherOptions
-    """Memory for the rows of all hyperbatches that are held at once."""
-    memory: SamplingMemory | None = None
-    """What sampling keeps to: a hyperbatch ends early where its mini-batches are larger than expected."""
-    spills_samples: bool = False
-    """Keep samples on disk, beside spilled rows, until they are used."""
-    sample_room: SpillRoom | None = None
-    """Room on disk for the samples of all hyperbatches: one ends early where its share is full; None has no end."""
-    check_bytes: Callable[[Sample], None] = lambda _: None
-    """Called with each sampled mini-batch before any of its rows takes memory; raises where they are too many."""
-    in_place: bool = True
-    """Give the rows where they lie instead of a copy."""
-    stall_timeout_s: float = 600.0
-    """Give up when nothing has arrived for so long."""
+from tasks.hyperbatch_options import GENERATIONS, HyperbatchOptions
 
 
 class HyperbatchLoader:
@@ -68,13 +44,28 @@ class HyperbatchLoader:
         if options.hyperbatch < 1:
             raise ValueError(f"hyperbatch must be >= 1 (got {options.hyperbatch})")
         self.sampler, self.features, self.options = sampler, features, options
+        self._last: weakref.ref[HyperbatchStream] | None = None
 
     def epoch(
         self, batches: Sequence[IdArray], *, epoch: int, first_batch: int = 0, batch_step: int = 1
     ) -> HyperbatchStream:
-        """Start loading one epoch; parameters are those of `MiniBatchLoader.epoch`."""
+        """Start loading one epoch; parameters are those of `MiniBatchLoader.epoch`.
+
+        Raises
+        ------
+        RuntimeError
+            If another one is open: memory and disk are planned for one at a time.
+        """
+        last = None if self._last is None else self._last()
+        if last is not None and not last.is_closed:
+            raise RuntimeError(
+                f"epoch {last.epoch} of this loader is still open, and from disk one at a time has the memory: end its "
+                "loop, or drop its iterator, before the next one"
+            )
         indices = range(first_batch, first_batch + len(batches) * batch_step, batch_step)
-        return HyperbatchStream(self, batches, epoch, indices)
+        stream = HyperbatchStream(self, batches, epoch, indices)
+        self._last = weakref.ref(stream)
+        return stream
 
     def gatherer(self, options: GatherOptions, check_stop: Callable[[], None]) -> Gathers:
         """What gets the rows of an epoch's hyperbatches, within a share of the memory."""
@@ -114,7 +105,7 @@ class HyperbatchStream:
 
     def __init__(self, loader: HyperbatchLoader, batches: Sequence[IdArray], epoch: int, indices: range) -> None:
         self.stats = LoadStats()
-        self._loader, self._batches, self._epoch, self._indices = loader, batches, epoch, indices
+        self._loader, self._batches, self.epoch, self._indices = loader, batches, epoch, indices
         held = GENERATIONS if len(batches) > loader.options.hyperbatch else 1
         self._gather_options = loader.options.gather.split(held)
         self._ids_held, self._rows_held = threading.Semaphore(GENERATIONS), threading.Semaphore(held)
@@ -152,6 +143,11 @@ class HyperbatchStream:
                 self._open.discard(last_of)
                 del last_of
                 self._rows_held.release()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether loading has been stopped."""
+        return self._stopped.is_set()
 
     def close(self) -> None:
         """Stop loading; safe to call twice, and from the consumer at any time."""
@@ -195,7 +191,7 @@ class HyperbatchStream:
         room = math.inf if options.sample_room is None else options.sample_room.nbytes // GENERATIONS
         for sample, reads in self._loader.sampler.each(
             self._batches[group],
-            epoch=self._epoch,
+            epoch=self.epoch,
             first_batch=self._indices[first],
             batch_step=self._indices.step,
             memory=options.memory,
@@ -238,6 +234,8 @@ class HyperbatchStream:
                 self._acquire(self._ahead)
                 start = time.perf_counter()
                 rows: TieredRows = group.rows(number)
+                if self._loader.options.check_rows is not None:
+                    self._loader.options.check_rows(sample.input_nodes, rows)
                 given = rows if self._loader.options.in_place else torch.from_numpy(aligned(rows.gather()))
                 loaded = sample.load()
                 self.stats.gather_s += time.perf_counter() - start
@@ -271,7 +269,7 @@ class HyperbatchStream:
                 return item
             if deadline is not None and time.monotonic() > deadline:
                 raise MachineError(
-                    f"{what} of epoch {self._epoch} arrived for {timeout_s:g} s: reading the disk is stalled; "
+                    f"{what} of epoch {self.epoch} arrived for {timeout_s:g} s: reading the disk is stalled; "
                     "is it, or the machine, overloaded?"
                 )
         raise StoppedError

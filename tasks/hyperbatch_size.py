@@ -16,7 +16,7 @@ from storage.blocks.spill_room import spilled_bytes
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES
 from tasks.batch_sizes import BatchSizes
-from tasks.hyperbatch_loader import GENERATIONS
+from tasks.hyperbatch_options import GENERATIONS
 
 MOST_HYPERBATCH = 1024
 _PIECE_BYTES = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10)

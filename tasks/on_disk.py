@@ -31,7 +31,8 @@ from tasks.batch_sizes import BatchSizes
 from tasks.data_source import Inference, Loader
 from tasks.disk_plan import FirstBatches, label_dtype, plan_training
 from tasks.first_batches import PROBED, sample_first
-from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
+from tasks.hyperbatch_loader import HyperbatchLoader
+from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.inference_sizes import inference_disk_bytes, pieces_bytes
 from tasks.objective import Labels
 from tasks.storage_memory import StoragePlan, check_bytes
@@ -241,6 +242,9 @@ def narrow_labels(store: GraphStore) -> npt.NDArray[Any]:
     """(N,) classes, -1 where unknown, in the narrowest type; read piece by piece."""
     limit = store.info.num_classes
     labels_N: npt.NDArray[Any] = np.empty(store.info.num_nodes, label_dtype(limit))
+    if not store.has(LABELS):
+        labels_N.fill(-1)
+        return labels_N
     done = 0
     for chunk in row_chunks(store, LABELS):
         check_range(store.path, "labels", chunk, -1, limit)

@@ -17,7 +17,7 @@ from storage.ingest import IngestOptions
 from tasks.batch_sizes import most_hops
 from tasks.bounds import PROFILE_COUNTS, count_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
-from tasks.hyperbatch_loader import GENERATIONS
+from tasks.hyperbatch_options import GENERATIONS
 from tasks.inference_sizes import inference_disk_bytes
 from tasks.memory import ingested_bytes, ingested_edges
 from tasks.specs import CACHE, PROFILE, REORDER, TRAIN

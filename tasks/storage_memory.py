@@ -14,7 +14,7 @@ from storage.blocks.spill_room import ENDLESS, SpillRoom, spilled_bytes
 from storage.errors import BudgetError
 from storage.expected_store import StoreSizes
 from tasks.batch_sizes import BatchSizes
-from tasks.hyperbatch_loader import GENERATIONS
+from tasks.hyperbatch_options import GENERATIONS
 from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, NoRoomError, Traffic, held_bytes, work_bytes
 from tasks.storage_need import Need, TopologyShare, in_hand
 

@@ -16,12 +16,19 @@ from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TIER_DTYPES
 from storage.blocks.buffer import BlockBuffer, Lease
+from storage.blocks.extent import Extent
 from storage.blocks.io_stats import IoCounts, IoStats
 from storage.blocks.reader import BlockReader
 from storage.graph_store import FEATURES, GraphStore
 
 Rows = npt.NDArray[Any]
 NO_BITS: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]] = (np.empty(0, np.uint64), np.empty(0, np.uint32))
+
+
+def _no_rows(store: GraphStore) -> Extent:
+    """Rows of no width, which take no block."""
+    shape = (store.info.num_nodes, 0)
+    return Extent(FEATURES, shape, np.dtype(np.float32), 0, store.info.block_bytes, np.empty(0, np.uint32))
 
 
 class StoredFeatures:
@@ -49,7 +56,7 @@ class StoredFeatures:
         self, store: GraphStore, plan_ids: IdArray, *, buffer_bytes: int, stats: IoStats | None = None
     ) -> None:
         self.stats, self.num_nodes = stats or IoStats(), store.info.num_nodes
-        extent = store.extent(FEATURES)
+        extent = store.extent(FEATURES) if store.has(FEATURES) else _no_rows(store)
         self.dtype, self.width, self.row_bytes = extent.dtype, int(extent.shape[1]), extent.row_bytes
         self.buffer = BlockBuffer(BlockReader(store.path, extent, stats=self.stats), buffer_bytes)
         self.epoch_io = IoCounts()

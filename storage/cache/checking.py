@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,29 @@ def compare_with_source(
     TierMismatchError
         If a row differs.
     """
-    wrong = np.flatnonzero((_bytes(got_nD) != _bytes(host_ND[ids[sample]])).any(axis=1))
+    names = {DEVICE: "device tier", HOST: "host tier", STAGED: "staging tier", DYNAMIC: "dynamic tier"}
+    compare_rows(host_ND[ids[sample]], got_nD, ids, sample, lambda row: names[int(tier_n[row])])
+
+
+def compare_rows(
+    expected_nD: npt.NDArray[Any],
+    got_nD: npt.NDArray[Any],
+    ids: IdArray,
+    sample: npt.NDArray[np.int64],
+    name_of: Callable[[int], str],
+) -> None:
+    """Compare rows with what they should be; parameters as for `compare_with_source`, `name_of` names a row's tier.
+
+    Raises
+    ------
+    TierMismatchError
+        If a row differs.
+    """
+    wrong = np.flatnonzero((_bytes(got_nD) != _bytes(expected_nD)).any(axis=1))
     if len(wrong):
-        row = sample[wrong[0]]
-        tier = {DEVICE: "device", HOST: "host", STAGED: "staging", DYNAMIC: "dynamic"}[int(tier_n[row])]
+        row = int(sample[wrong[0]])
         raise TierMismatchError(
-            f"row {row} of a mini-batch, node {ids[row]}, read from the {tier} tier, differs from its source: "
+            f"row {row} of a mini-batch, node {ids[row]}, read from the {name_of(row)}, differs from its source: "
             "memory was damaged or this program is wrong; run again, and test the machine's memory if it recurs"
         )
 

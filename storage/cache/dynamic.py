@@ -126,7 +126,7 @@ class DynamicCache:
         self._last_hits = self._all_hits = 0
         self._lock, self._updating = Lock(), Lock()
         self._pool = ThreadPoolExecutor(1, "dynamic-cache")
-        self._pending: Future[None] | None = None
+        self._pending, self._pending_lock = list[Future[None]](), Lock()
         weakref.finalize(self, self._pool.shutdown, wait=False)
 
     @property
@@ -161,7 +161,7 @@ class DynamicCache:
             is_due = 0 < self._options.interval_batches <= self._batches
             self._batches = 0 if is_due else self._batches
         self.stats.score_s += time.perf_counter() - start
-        if is_due and (self._pending is None or self._pending.done()):  # one at work goes on instead
+        if is_due and all(update.done() for update in tuple(self._pending)):  # one at work goes on instead
             self._start_update()
 
     @contextmanager
@@ -179,13 +179,18 @@ class DynamicCache:
         upkeep.cumulative_hits, upkeep.work = self._all_hits, self.stats.since(before)
 
     def end_epoch(self, epoch: int) -> None:
-        """Update where an epoch's end is the time to; stop by schedule, or where updates gain less than they cost."""
+        """Update where an epoch's end is the time to; stop by schedule, or where updates gain less than they cost.
+
+        An error in an update that has ended by now is raised here, and where updates stop, in any.
+        """
+        self._raise_errors()
         if self.stats.stopped:
             return
         gain_bytes, cost_bytes = self._gain_bytes, self._cost_bytes
         self._gain_bytes = self._cost_bytes = 0.0
         self._idle = self._idle + 1 if cost_bytes and gain_bytes < cost_bytes else 0
         if self._idle >= _IDLE_EPOCHS:
+            self.wait()
             self._stop(f"those of {self._idle} epochs in a row gained less than they cost")
         if not self._options.interval_batches and not self.stats.stopped:
             self._start_update()
@@ -194,19 +199,36 @@ class DynamicCache:
             self._stop(f"after {epoch + 1} epochs, as scheduled")
 
     def _start_update(self) -> None:
-        if self._pending is not None and self._pending.done():
-            self._pending.result()  # an error in it must not go unnoticed
-        self._pending = self._pool.submit(self.update)
+        self._raise_errors()
+        with self._pending_lock:
+            self._pending.append(self._pool.submit(self.update))
+
+    def _raise_errors(self) -> None:
+        """Let go of updates that have ended; an error in one must not go unnoticed."""
+        with self._pending_lock:
+            ended = [update for update in self._pending if update.done()]
+            self._pending = [update for update in self._pending if update not in ended]
+        for update in ended:
+            update.result()
 
     def close(self) -> None:
-        """End the thread that updates, after what it is doing; what is held goes on being read."""
+        """End the thread that updates, after what it is doing; what is held goes on being read.
+
+        An error in it is logged: rows are right all the same, and whoever closes may have another one to tell.
+        """
         self.stats.stopped = 1.0
         self._pool.shutdown(wait=True)
+        for update in self._pending:
+            if update.exception() is not None:
+                _logger.warning("dynamic cache: an update failed (%s)", update.exception())
+        self._pending.clear()
 
     def wait(self) -> None:
-        """Wait for the update at work; an error in it is raised here."""
-        if self._pending is not None:
-            self._pending.result()
+        """Wait for the updates at work; an error in one is raised here."""
+        with self._pending_lock:
+            pending, self._pending = self._pending, []
+        for update in pending:
+            update.result()
 
     def update(self) -> None:
         """Bring in the rows that are worth it, and publish them; one update at a time."""

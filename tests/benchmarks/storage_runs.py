@@ -39,7 +39,8 @@ from storage.errors import BudgetError
 from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore
 from tasks.batch_sizes import BatchSizes, shared_nodes
 from tasks.data_source import Loader
-from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions, HyperbatchStream
+from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchStream
+from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.io_monitor import IoMonitor
 from tasks.on_disk import OnDisk, StorageOptions, open_on_disk
 from tasks.storage_memory import StoragePlan, plan_storage

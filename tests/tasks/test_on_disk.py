@@ -35,7 +35,8 @@ from storage.errors import BudgetError, ChecksumMismatchError, InputError, Machi
 from storage.graph_store import FEATURES, INDICES, GraphStore, write_store
 from tasks import train_on_disk as train_stage
 from tasks.batch_sizes import BatchSizes
-from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchOptions
+from tasks.hyperbatch_loader import HyperbatchLoader
+from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
 from tasks.storage_memory import StoragePlan, check_bytes, plan_storage

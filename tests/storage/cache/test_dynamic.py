@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 
 import numpy as np
 import pytest
@@ -205,6 +206,43 @@ def test_it_stops_by_schedule_and_when_updates_do_not_pay() -> None:
         idle.wait()
     assert idle.stats.stopped == 1
     assert idle.stats.updates == 2
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+@pytest.mark.parametrize("ends", ["next epoch", "idle", "schedule"])
+def test_an_error_in_an_update_is_raised_at_an_epochs_end(
+    monkeypatch: pytest.MonkeyPatch, interval: int, ends: str
+) -> None:
+    """Whatever ends the updates; and no more than once."""
+    options = DynamicOptions(share=1, epochs=1 if ends == "schedule" else 99, interval_batches=interval)
+    dynamic = tiers_of(rows_of(100), [], 4, options).dynamic
+    assert dynamic is not None
+    if ends == "idle":
+        dynamic._idle, dynamic._cost_bytes = 1, 1.0
+    update = dynamic.update
+
+    def fails() -> None:
+        raise ZeroDivisionError("in an update")
+
+    monkeypatch.setattr(dynamic, "update", fails)
+    dynamic._start_update()
+    if ends == "next epoch":
+        wait(dynamic._pending)
+    with pytest.raises(ZeroDivisionError, match="in an update"):
+        dynamic.end_epoch(0)
+    monkeypatch.setattr(dynamic, "update", update)
+    dynamic.wait()
+    dynamic.end_epoch(1)
+    dynamic.wait()
+
+
+def test_an_error_pending_when_it_is_closed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    dynamic = tiers_of(rows_of(100), [], 4, DynamicOptions(share=1, epochs=99)).dynamic
+    assert dynamic is not None
+    dynamic.update = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    dynamic._start_update()
+    dynamic.close()
+    assert "an update failed (division by zero)" in caplog.text
 
 
 def test_a_move_that_does_not_gain_an_access_is_not_made() -> None:
