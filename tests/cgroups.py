@@ -42,6 +42,13 @@ class MemoryGroup:
         name = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
         return int((self.folder / name).read_text(encoding="ascii"))
 
+    @property
+    def anonymous_bytes(self) -> int:
+        """What its processes hold now, page cache left out."""
+        name = "total_rss" if self.version == 1 else "anon"
+        lines = (self.folder / "memory.stat").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.split()[0] == name)
+
     def _write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="ascii")
 

@@ -22,8 +22,9 @@ from typing import Any
 from unittest.mock import MagicMock, patch
 
 from conf.load import load_config
+from conf.schema import PipelineConfig
 from kernels.cpu.heap import give_back_large_arrays
-from storage.errors import BudgetError
+from storage.errors import BudgetError, MachineError
 from storage.graph_store import GraphStore
 from tasks.bounds import SamplingSizes
 from tasks.budgets import Budgets
@@ -52,7 +53,8 @@ PREDICT, OUTPUTS = "predict", ("parquet", "npy")
 """What may follow the stages: hidden representations of all nodes, as tables and as rows alone."""
 Case = tuple[str, list[str], int]
 _SPARE = 1.1
-_TRIES = 4
+_TRIES = 6
+_A_LITTLE_MORE = 1.02
 
 
 class PeakMeter:
@@ -85,20 +87,28 @@ def _forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what is held now
 
 
+def set_budget(context: RunContext, config: PipelineConfig) -> None:
+    """Go on under another budget."""
+    context.config = config
+    context.artifacts.budgets = Budgets(config.host_budget, config.disk_budget)
+
+
 def within_budget(context: RunContext, work: Callable[[], object], group: MemoryGroup | None) -> None:
-    """Run a stage; one that refuses the budget runs again with the smallest one that it names."""
+    """Run a stage in a group of what is held and the budget; where it refuses, with the smallest one that it names."""
     for _ in range(_TRIES):
+        if group is not None and context.config.host_budget is not None:
+            group.limit(group.anonymous_bytes + int(_SPARE * context.config.host_budget))
         try:
             work()
             return
-        except BudgetError as error:
-            named = re.search(r"at least ([0-9][0-9,]*)", str(error))
+        except (BudgetError, MachineError) as error:  # the group leaves less than the stage needs
+            named = re.search(r"at least ([0-9][0-9,]*)|needs ([0-9]+) bytes of memory", str(error))
             if named is None:
                 raise
-            budget = int(named[1].replace(",", ""))
-        context.config = context.config.model_copy(update={"host_budget": budget})
-        if group is not None:
-            group.limit(int(_SPARE * budget))
+            budget = int((named[1] or named[2]).replace(",", ""))
+        # What the kernel keeps for the group's processes is taken off the limit too.
+        budget = max(budget, int(_A_LITTLE_MORE * int(context.config.host_budget or 0)))
+        set_budget(context, context.config.model_copy(update={"host_budget": budget}))
     raise RuntimeError(f"refused {_TRIES} budgets, each named by the refusal before")
 
 
@@ -133,10 +143,7 @@ def run_stages(
         if meter.evaluation_bytes:
             measured["evaluate"] = measured[name] | {"peak_bytes": meter.evaluation_bytes}
         sys.stderr.write(f"{name}: {json.dumps(measured[name])}\n")  # a long run that is ended has said so much
-        if context.config is not asked:
-            context.config = asked
-            if group is not None and asked.host_budget is not None:
-                group.limit(int(_SPARE * asked.host_budget))
+        set_budget(context, asked)
     context.close()
     return measured
 
