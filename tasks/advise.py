@@ -23,7 +23,7 @@ from storage.degree_sample import DegreeSample
 from storage.errors import BudgetError
 from storage.formats.base import GraphSource
 from storage.ingest import numbered
-from tasks.batch_sizes import BatchSizes, step_bytes, step_us
+from tasks.batch_sizes import BatchSizes
 from tasks.bounds import WRITTEN_COUNTS, count_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Budgets, format_bytes
 from tasks.build_cache import cache_estimate
@@ -37,6 +37,7 @@ from tasks.machine_rates import cores, row_seconds, sampling_seconds, step_secon
 from tasks.memory import plan_ingest
 from tasks.profile_memory import plan_profile
 from tasks.sources import ingest_options, open_source
+from tasks.step_costs import step_bytes, step_us
 from tasks.storage_memory import StoragePlan
 from tasks.training_config import stand_in_bytes, train_options, training_estimate
 from tasks.training_types import TrainOptions
@@ -93,10 +94,9 @@ class Workload:
         id_bytes = 4 if self.graph.store.info.num_nodes < 2**31 else 8
         shapes, nodes = self.batch.shapes, self.batch.num_inputs
         sizes = BatchSizes.of_hops(shapes, nodes, id_bytes)
-        return FirstBatches(
-            replace(sizes, step_bytes=step_bytes(self.spec, shapes, nodes), step_us=step_us(self.spec, shapes)),
-            self.batch.shared_nodes,
-        )
+        step = step_bytes(self.spec, shapes, nodes, are_integers=self.graph.store.info.feature_dtype.kind != "f")
+        sizes = replace(sizes, step_bytes=step, step_us=step_us(self.spec, shapes))
+        return FirstBatches(sizes, self.batch.shared_nodes)
 
 
 @dataclass(frozen=True)

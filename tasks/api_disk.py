@@ -33,6 +33,8 @@ from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.on_disk import narrow_labels, stored_degrees
 from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
 
+_ROWS_AT_ONCE = 3
+"""Mini-batches whose rows are in memory: the caller's, and the next one twice while its copy is made."""
 _DEGREE_BYTES = 8
 _VISIT_BYTES = 64
 
@@ -189,4 +191,5 @@ def _plan(
         largest=largest,
         shared_nodes=shared_nodes(samples),
         room=SpillRoom.of(tiers.disk_budget, 0, folder),
+        rows_at_once=_ROWS_AT_ONCE,
     )

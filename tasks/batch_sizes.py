@@ -10,25 +10,12 @@ import numpy as np
 
 from kernels.cpu.hash_relabel import SLOT_BYTES, table_slots
 from kernels.mfg import Sample
-from kernels.nn.layers import PRODUCT_NS, READ_NS
-from kernels.nn.model import ModelSpec, build_model
+from kernels.nn.model import ModelSpec
 from storage.blocks.hyperbatch import FRONTIER_BYTES, edge_bytes
+from tasks.step_costs import HopShape, step_bytes, step_us
 
-_FLOAT_BYTES = 4
 _OFFSET_BYTES, _LOCAL_BYTES = 8, 4
 _GROWING = ("nodes", "edges", "frontier", "inner_bytes", "step_bytes", "step_us")
-
-
-@dataclass(frozen=True, slots=True)
-class HopShape:
-    """Sizes of one hop of a mini-batch."""
-
-    num_dst: int
-    """Nodes that are expanded."""
-    num_src: int
-    """Those, and the neighbors drawn."""
-    num_edges: int
-    """Edges drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +40,17 @@ class BatchSizes:
     """Hops."""
 
     @classmethod
-    def largest(cls, samples: Sequence[Sample], spec: ModelSpec | None = None) -> BatchSizes:
+    def largest(
+        cls, samples: Sequence[Sample], spec: ModelSpec | None = None, *, are_integers: bool = False
+    ) -> BatchSizes:
         """At least as large as each of the mini-batches in every respect; steps are counted where a model is given."""
         sizes = [sizes_of(sample) for sample in samples]
-        hops = [(shapes_of(sample), len(sample.input_nodes)) for sample in samples] if spec else []
-        steps = [] if spec is None else [(step_bytes(spec, *hop), step_us(spec, hop[0])) for hop in hops]
+        hops = [(shapes_of(sample), len(sample.input_nodes)) for sample in samples]
+        steps = (
+            [(step_bytes(spec, *hop, are_integers=are_integers), step_us(spec, hop[0])) for hop in hops]
+            if spec is not None
+            else []
+        )
         return cls(
             max(size.nodes for size in sizes),
             max(size.edges for size in sizes),
@@ -140,6 +133,7 @@ def largest_possible(
     spec: ModelSpec,
     *,
     replace: bool,
+    are_integers: bool = False,
 ) -> BatchSizes:
     """Bound any mini-batch.
 
@@ -155,34 +149,10 @@ def largest_possible(
     spec : ModelSpec
     replace : bool
         Whether neighbors are drawn with replacement.
+    are_integers : bool
+        Whether features are stored as integers.
     """
     shapes, nodes = most_hops(num_nodes, num_edges, fanouts, num_seeds, replace=replace)
     sizes = BatchSizes.of_hops(shapes, nodes, id_bytes)
-    return dataclasses.replace(sizes, step_bytes=step_bytes(spec, shapes, nodes), step_us=step_us(spec, shapes))
-
-
-def step_bytes(spec: ModelSpec, shapes: Sequence[HopShape], num_inputs: int) -> int:
-    """Bound what a training step on a mini-batch takes: rows of all layers, their gradients, weights."""
-    layers = build_model(spec, seed=0).ordered_layers()
-    hops = [*reversed(shapes)] or [HopShape(num_inputs, num_inputs, 0)] * len(layers)
-    most = 0
-    for index, (layer, hop) in enumerate(zip(layers, hops, strict=True)):
-        wide = spec.num_heads * (layer.out_dim + 2) if spec.kind == "gat" else layer.projected_dim
-        projected = hop.num_src * 2 * wide if index or layer.transform_first else 0
-        attention = 3 * spec.num_heads * hop.num_edges if spec.kind == "gat" else 0
-        most += hop.num_dst * (2 * layer.in_dim + 5 * layer.out_dim) + projected + attention
-    weights = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
-    return _FLOAT_BYTES * (most + 6 * weights)
-
-
-def step_us(spec: ModelSpec, shapes: Sequence[HopShape]) -> int:
-    """Estimate a training step on a mini-batch, on one core: products forward, and back but for the input; reads."""
-    time_ns, layers = 0.0, build_model(spec, seed=0).ordered_layers()
-    for index, (layer, hop) in enumerate(zip(layers, reversed(shapes), strict=bool(shapes))):
-        passes = 3 if index else 2
-        weights = sum(parameter.numel() for parameter in layer.parameters() if parameter.dim() > 1)
-        rows = hop.num_src if index and layer.transform_first else hop.num_dst
-        time_ns += passes * (
-            rows * weights * PRODUCT_NS + hop.num_edges * min(layer.in_dim, layer.projected_dim) * READ_NS
-        )
-    return int(time_ns / 1000)
+    step = step_bytes(spec, shapes, nodes, are_integers=are_integers)
+    return dataclasses.replace(sizes, step_bytes=step, step_us=step_us(spec, shapes))

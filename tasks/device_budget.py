@@ -15,8 +15,8 @@ from kernels.tiered_rows import TIER_DTYPES
 from storage.cache.plan_choices import OFFSET_BYTES
 from storage.cache.profile import AccessProfile, StoredProfile
 from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore
-from tasks.batch_sizes import HopShape
 from tasks.device_memory import DeviceNeeds, SuperBatchSizes, check_device, device_step_bytes
+from tasks.step_costs import HopShape
 from tasks.training_config import stand_in_bytes, train_options
 
 Profile = AccessProfile | StoredProfile

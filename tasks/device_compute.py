@@ -23,11 +23,12 @@ from kernels.tiered_rows import TIER_DTYPES
 from storage.cache.cached_topology import adjacency_device_bytes
 from storage.cache.device_slots import DeviceSlots
 from storage.cache.dynamic import DynamicCache
-from tasks.batch_sizes import HopShape, shapes_of
+from tasks.batch_sizes import shapes_of
 from tasks.data_source import width_of
 from tasks.device_loader import DeviceLoader, Sampler, device_memory
 from tasks.device_memory import DeviceNeeds, SuperBatchSizes, check_device, device_step_bytes
 from tasks.in_memory import InMemory, new_sampler
+from tasks.step_costs import HopShape
 from tasks.training_types import TrainData, TrainOptions
 
 _logger = logging.getLogger(__name__)

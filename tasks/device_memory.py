@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernels.nn.model import ModelSpec
 from storage.errors import MachineError
-from tasks.batch_sizes import HopShape, step_bytes
+from tasks.step_costs import HopShape, step_bytes
 
 RESERVE_BYTES = 512 << 20
 """For what nobody counts: code of kernels, workspaces of matrix products, blocks that the allocator keeps apart."""

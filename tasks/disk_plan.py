@@ -37,9 +37,10 @@ class FirstBatches:
     """Input nodes that two of them have in common."""
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], spec: ModelSpec) -> FirstBatches:
+    def of(cls, samples: Sequence[Sample], spec: ModelSpec, info: StoreInfo) -> FirstBatches:
         """Those that were sampled."""
-        return cls(BatchSizes.largest(samples, spec), shared_nodes(samples))
+        sizes = BatchSizes.largest(samples, spec, are_integers=info.feature_dtype.kind != "f")
+        return cls(sizes, shared_nodes(samples))
 
 
 def plan_training(
@@ -83,7 +84,14 @@ def plan_training(
     """
     info, id_bytes = store.info, first.sizes.id_bytes
     largest = largest_possible(
-        info.num_nodes, info.num_edges, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace
+        info.num_nodes,
+        info.num_edges,
+        options.fanouts,
+        options.batch_size,
+        id_bytes,
+        spec,
+        replace=options.replace,
+        are_integers=info.feature_dtype.kind != "f",
     )
     held = _held_bytes(info, spec, cached_rows, cached_list_bytes)
     held += sets_bytes(spec, info.num_nodes, prepared=2)  # for the validation and for the test nodes

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.degree_sample import DegreeSample
-from tasks.batch_sizes import HopShape
+from tasks.step_costs import HopShape
 
 F64Array = npt.NDArray[np.float64]
 

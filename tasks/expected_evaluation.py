@@ -12,10 +12,10 @@ from storage.blocks.probe import DiskSpeed
 from storage.blocks.row_pieces import PIECE_BYTES
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES, INDPTR
-from tasks.batch_sizes import HopShape
 from tasks.expected_epoch import Expected
 from tasks.inference_sizes import pieces_bytes
 from tasks.machine_rates import exact_seconds
+from tasks.step_costs import HopShape
 from tasks.storage_memory import StoragePlan
 from tasks.tile_plan import LayerSizes, plan_tiles
 

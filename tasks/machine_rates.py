@@ -17,7 +17,7 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.tiered_rows import TieredRows
 from kernels.topology import Topology
-from tasks.batch_sizes import HopShape
+from tasks.step_costs import HopShape
 
 _STEP_EDGES = 400_000
 _GRAPH_NODES, _MOST_DEGREE, _SEEDS = 200_000, 64, 1000

@@ -139,7 +139,8 @@ class OnDisk:
 
     def _check_bytes(self, sample: Sample, threads: int) -> None:
         """Refuse a mini-batch larger than there is memory for, before its rows take any."""
-        found = BatchSizes.largest([sample], self._spec)
+        are_integers = self.features.dtype.kind != "f"
+        found = BatchSizes.largest([sample], self._spec, are_integers=are_integers)
         check_bytes(self.plan, found, threads=threads, row_bytes=self.features.row_bytes)
 
 
@@ -188,7 +189,7 @@ def open_on_disk(
             store,
             options,
             spec,
-            FirstBatches.of(samples, spec),
+            FirstBatches.of(samples, spec, store.info),
             num_seeds=len(splits.labelled(labels).train),
             cached_rows=len(cached_features),
             cached_list_bytes=list_bytes,

@@ -16,7 +16,7 @@ from storage.expected_store import StoreSizes
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_options import GENERATIONS
 from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, NoRoomError, Traffic, held_bytes, work_bytes
-from tasks.storage_need import Need, TopologyShare, in_hand
+from tasks.storage_need import ROWS_AT_ONCE, Need, TopologyShare, in_hand
 
 _logger = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ class StoragePlan:
     """Buffers in front of the spill file."""
     parts: Mapping[str, int]
     """Everything, by name; adds up to at most the budget."""
+    rows_at_once: int
+    """Mini-batches whose rows are in memory."""
     budget: int
     """What was shared out."""
     enough: int
@@ -79,6 +81,7 @@ def plan_storage(
     largest: BatchSizes | None = None,
     shared_nodes: int = 0,
     room: SpillRoom = ENDLESS,
+    rows_at_once: int = ROWS_AT_ONCE,
 ) -> StoragePlan:
     """Share out the budget.
 
@@ -106,6 +109,8 @@ def plan_storage(
         Input nodes that two mini-batches have in common.
     room : SpillRoom
         Room on disk for spilled rows, and for samples where they wait there.
+    rows_at_once : int
+        Mini-batches whose rows are in memory.
 
     Returns
     -------
@@ -129,6 +134,7 @@ def plan_storage(
         num_batches=num_batches,
         shared_nodes=shared_nodes,
         room=room,
+        rows_at_once=rows_at_once,
     )
     topology = need.topology(budget, sizes)
     if budget < need.smallest(sizes, sizes, topology):
@@ -166,6 +172,7 @@ def plan_storage(
         cache=share.cache,
         spill=share.spill,
         parts=parts,
+        rows_at_once=rows_at_once,
         budget=budget,
         enough=need.enough(budget, sizes, largest),
         row_room=room.part(min(room.nbytes - sample_room, most_rows), enough_room),
@@ -204,7 +211,7 @@ def check_bytes(plan: StoragePlan, found: BatchSizes, *, threads: int, row_bytes
         "sampling": work_bytes(found),
     }
     # Others may fill what is planned for these two while this one is in hand; nothing is evaluated meanwhile.
-    needed = in_hand(found, threads, row_bytes) | {
+    needed = in_hand(found, threads, row_bytes, plan.rows_at_once) | {
         name: max(plan.parts[name], nbytes) for name, nbytes in waiting.items()
     }
     room = plan.budget - plan.total + sum(plan.parts[name] for name in (*needed, "evaluation"))

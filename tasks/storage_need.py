@@ -17,7 +17,8 @@ SLACK_BYTES = 8 << 20
 _COUNT_BYTES = 2  # a node: accesses within a hyperbatch
 _MAPS = 3  # what the device tier holds, what the host caches of two hyperbatches hold
 _PLACE_BYTES = 17  # an input node of a mini-batch in hand: tier, slot, order
-_ROWS_AT_ONCE = 3  # mini-batches whose rows are in memory: in hand, ready, being read
+ROWS_AT_ONCE = 2
+"""Mini-batches whose rows are in memory: in hand, and the next one, ready or being read."""
 _LARGER = (8.0, 4.0, 2.0, 1.5, 1.25)
 """How much larger than expected a mini-batch may be, where there is room but not for the largest possible one."""
 _ROOM_SHARE = 4  # of what a budget has beyond the smallest one, mini-batches larger than expected get one part
@@ -69,22 +70,27 @@ class Need:
     num_batches: int
     shared_nodes: int
     room: SpillRoom
+    rows_at_once: int
 
     def topology(self, budget: int, sizes: BatchSizes) -> TopologyShare:
         """A share of what mini-batches at hand leave of the budget; offsets block-wise where whole ones do not fit."""
-        at_hand = sum(in_hand(sizes, self.threads, self.store.info.feature_row_bytes).values())
+        at_hand = sum(self.in_hand(sizes).values())
         left = max(0, budget - at_hand - self.held)
         share = topology_share(self.store, left)
         if share.indptr_buffer is None and self.smallest(sizes, sizes, share) > budget:
             share = min(share, topology_share(self.store, left, may_be_whole=False), key=lambda one: one.indptr)
         return share
 
+    def in_hand(self, sizes: BatchSizes) -> dict[str, int]:
+        """Bytes of mini-batches of such sizes that are in hand."""
+        return in_hand(sizes, self.threads, self.store.info.feature_row_bytes, self.rows_at_once)
+
     def fixed(self, sizes: BatchSizes, topology: TopologyShare) -> dict[str, int]:
         """Bytes that no hyperbatch changes."""
         info = self.store.info
         between = {
             "accesses": _COUNT_BYTES * info.num_nodes + _MAPS * RankMap.nbytes_for(info.num_nodes),
-            **in_hand(sizes, self.threads, info.feature_row_bytes),
+            **self.in_hand(sizes),
         }
         return {
             "held": self.held + SLACK_BYTES,
@@ -133,11 +139,11 @@ class Need:
         return budget
 
 
-def in_hand(sizes: BatchSizes, threads: int, row_bytes: int) -> dict[str, int]:
+def in_hand(sizes: BatchSizes, threads: int, row_bytes: int, rows_at_once: int = ROWS_AT_ONCE) -> dict[str, int]:
     """Bytes of mini-batches while they are numbered, wait with their rows, and train."""
     return {
         "hash tables": threads * sizes.table_bytes,
-        "rows at hand": _ROWS_AT_ONCE * (sizes.nodes * (row_bytes + _PLACE_BYTES) + sizes.sample_bytes),
+        "rows at hand": rows_at_once * (sizes.nodes * (row_bytes + _PLACE_BYTES) + sizes.sample_bytes),
         "training step": sizes.step_bytes,
     }
 

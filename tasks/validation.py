@@ -90,6 +90,7 @@ class SampledValidator:
                 degrees_S = self._degrees.take(sample.input_nodes) if self._degrees is not None else None
                 logits.append(model(sample.hops, batch.rows, degrees_S))
                 nodes.append(sample.seed_nodes)
+                del batch, sample  # else its rows stay in memory until the next one has come
         all_nodes = np.concatenate(nodes).astype(np.int64, copy=False)
         all_logits = torch.cat(logits)
         logits.clear()  # the metrics need the room

@@ -14,8 +14,12 @@ from kernels.cuda.device_rows import DeviceRows
 from kernels.nn.multi_hot import linear_rows
 from kernels.tiered_rows import TieredRows
 
-PIECE_ROWS = 2048
-"""Rows of a piece: with 128 floats each it stays in a core's second-level cache between gather and product."""
+_PIECE_ROWS, _PIECE_FLOATS = 2048, 1 << 18  # a MiB stays in a core's second-level cache between gather and product
+
+
+def piece_rows(width: int) -> int:
+    """Rows of a piece that are gathered at once."""
+    return max(1, min(_PIECE_ROWS, _PIECE_FLOATS // max(1, width)))
 
 
 def project_rows(rows_SF: Tensor | TieredRows | DeviceRows, weight_OF: Tensor) -> Tensor:
@@ -43,8 +47,9 @@ def project_rows(rows_SF: Tensor | TieredRows | DeviceRows, weight_OF: Tensor) -
 
 
 def _pieces(rows: TieredRows, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    for begin in range(0, len(rows), PIECE_ROWS):
-        piece = slice(begin, begin + PIECE_ROWS)
+    step = piece_rows(rows.width)
+    for begin in range(0, len(rows), step):
+        piece = slice(begin, begin + step)
         yield piece, torch.from_numpy(rows.gather(piece.start, piece.stop)).to(dtype)
 
 

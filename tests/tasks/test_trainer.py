@@ -101,7 +101,7 @@ def test_input_rows_never_stand_together_in_memory(kind: Any, monkeypatch: pytes
             raise AssertionError("rows were gathered")
         return gather_group(self, batches)
 
-    monkeypatch.setattr(project, "PIECE_ROWS", 16)
+    monkeypatch.setattr(project, "_PIECE_ROWS", 16)
     monkeypatch.setattr(TieredRows, "gather", watched)
     monkeypatch.setattr(FeatureTiers, "gather_group", refused)
     DATA.train(replace(OPTIONS, kind=kind, epochs=1, input_dropout=0.0, batch_size=100))  # type: ignore[arg-type]
