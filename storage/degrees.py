@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,11 @@ class DegreeCounts:
         return int(self.degree_D.max(initial=0))
 
 
+def degree_dtype(num_edges: int) -> np.dtype[Any]:
+    """Type of a degree: int32 where no list is longer, else int64."""
+    return np.dtype(np.int32 if num_edges < 2**31 else np.int64)
+
+
 def count_degrees(pieces: Iterable[CountArray]) -> DegreeCounts:
     """Count the degrees of nodes, some nodes at a time; memory is for the degrees that occur."""
     degrees, nodes = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -52,8 +58,7 @@ def count_in_degrees(store: GraphStore) -> DegreeCounts:
 
 def in_degrees(store: GraphStore) -> npt.NDArray[np.integer]:
     """(N,) lengths of adjacency lists: int32 where E < 2**31; offsets are read piece by piece."""
-    dtype = np.dtype(np.int32 if store.info.num_edges < 2**31 else np.int64)
-    degree_N: npt.NDArray[np.integer] = np.empty(store.info.num_nodes, dtype)
+    degree_N: npt.NDArray[np.integer] = np.empty(store.info.num_nodes, degree_dtype(store.info.num_edges))
     reader = store.reader(INDPTR)
     for first in range(0, store.info.num_nodes, _NODES):
         last = min(first + _NODES, store.info.num_nodes)

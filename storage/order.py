@@ -18,7 +18,8 @@ _LOCALITY_NODE_BYTES = 48  # offsets and ranks of the graph, of its reverse and 
 _LOCALITY_EDGE_BYTES = 21  # id and value of an edge, of its reverse, and of both
 
 _COMMON_COUNTS = 1 << 16
-"""Counts below it have a place of their own; nodes with more are few, and sorted."""
+"""Counts below it have a place of their own; nodes with more are sorted."""
+_WORD_BITS = 64
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -92,21 +93,47 @@ def falling_ranks(counts: Counts, num_nodes: int) -> IdArray:
         `old_to_new`: the inverse of what `node_order` gives for these counts.
     """
     with_count = np.zeros(_COMMON_COUNTS, np.int64)
-    uncommon: list[tuple[int, int]] = []
-    node = 0
+    number, most = 0, 0
     for chunk in counts():
-        _tally(with_count, chunk)
-        places = np.flatnonzero(chunk >= _COMMON_COUNTS)
-        uncommon += zip((-chunk[places]).tolist(), (node + places).tolist(), strict=True)
-        node += len(chunk)
-    next_rank = len(uncommon) + np.cumsum(with_count[::-1])[::-1] - with_count
+        number += int(_tally(with_count, chunk))
+        most = max(most, int(chunk.max(initial=0)))
+    next_rank = number + np.cumsum(with_count[::-1])[::-1] - with_count
     old_to_new, node = empty_ids(num_nodes, num_nodes), 0
+    uncommon, found = _Uncommon(number, num_nodes, most), 0
     for chunk in counts():
         _assign_ranks(next_rank, chunk, old_to_new[node : node + len(chunk)])
-        node += len(chunk)
-    for rank, (_, place) in enumerate(sorted(uncommon)):
-        old_to_new[place] = rank
+        places = np.flatnonzero(chunk >= _COMMON_COUNTS)
+        uncommon.put(found, chunk[places], node + places)
+        node, found = node + len(chunk), found + len(places)
+    old_to_new[uncommon.nodes().view(np.int64)] = np.arange(number, dtype=old_to_new.dtype)
     return old_to_new
+
+
+class _Uncommon:
+    """Nodes that are sorted by falling count and id: in one word each where both fit it, 8 bytes a node in all."""
+
+    def __init__(self, number: int, num_nodes: int, most: int) -> None:
+        self._node_bits, self._most = num_nodes.bit_length(), most
+        self._fits = self._node_bits + most.bit_length() <= _WORD_BITS
+        self._words = np.empty((1 if self._fits else 2, number), np.uint64)
+
+    def put(self, at: int, counts: npt.NDArray[np.integer], nodes: npt.NDArray[np.int64]) -> None:
+        """Note some of them."""
+        place, below = slice(at, at + len(nodes)), (self._most - counts.astype(np.int64)).astype(np.uint64)
+        if self._fits:
+            self._words[0, place] = (below << np.uint64(self._node_bits)) | nodes.astype(np.uint64)
+        else:
+            self._words[:, place] = below, nodes
+
+    def nodes(self) -> npt.NDArray[np.uint64]:
+        """All of them in order; to be asked for once."""
+        if not self._fits:
+            falling: npt.NDArray[np.uint64] = self._words[1, np.argsort(self._words[0], kind="stable")]
+            return falling  # noted by ascending id
+        words: npt.NDArray[np.uint64] = self._words[0]
+        words.sort()
+        words &= np.uint64((1 << self._node_bits) - 1)
+        return words
 
 
 def unchanged_ranks(num_nodes: int) -> IdArray:
@@ -129,10 +156,15 @@ def invert_order(new_to_old: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 @_jit
-def _tally(with_count: npt.NDArray[np.int64], counts: npt.NDArray[np.integer]) -> None:
+def _tally(with_count: npt.NDArray[np.int64], counts: npt.NDArray[np.integer]) -> int:
+    """Count those that have a place; returns how many have none."""
+    uncommon = 0
     for count in counts:
         if count < len(with_count):
             with_count[count] += 1
+        else:
+            uncommon += 1
+    return uncommon
 
 
 @_jit

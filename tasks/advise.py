@@ -23,21 +23,21 @@ from storage.degree_sample import DegreeSample
 from storage.errors import BudgetError
 from storage.formats.base import GraphSource
 from storage.ingest import numbered
-from tasks.batch_sizes import BatchSizes
+from tasks.batch_sizes import sizes_of_hops
 from tasks.bounds import WRITTEN_COUNTS, count_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Budgets, format_bytes
 from tasks.build_cache import cache_estimate
 from tasks.compute_threads import compute_threads
-from tasks.disk_plan import FirstBatches, plan_training
+from tasks.disk_plan import plan_training
 from tasks.expected_batches import ExpectedBatch, expected_batch
 from tasks.expected_epoch import BatchSeconds, Expected, epoch_from_disk, epoch_in_memory
 from tasks.expected_evaluation import evaluation
 from tasks.expected_graph import ExpectedGraph, expect_graph
+from tasks.first_batches import FirstBatches
 from tasks.machine_rates import cores, row_seconds, sampling_seconds, step_seconds
 from tasks.memory import plan_ingest
 from tasks.profile_memory import plan_profile
 from tasks.sources import ingest_options, open_source
-from tasks.step_costs import step_bytes, step_us
 from tasks.storage_memory import StoragePlan
 from tasks.training_config import stand_in_bytes, train_options, training_estimate
 from tasks.training_types import TrainOptions
@@ -93,9 +93,9 @@ class Workload:
         """What training expects of its mini-batches."""
         id_bytes = 4 if self.graph.store.info.num_nodes < 2**31 else 8
         shapes, nodes = self.batch.shapes, self.batch.num_inputs
-        sizes = BatchSizes.of_hops(shapes, nodes, id_bytes)
-        step = step_bytes(self.spec, shapes, nodes, are_integers=self.graph.store.info.feature_dtype.kind != "f")
-        sizes = replace(sizes, step_bytes=step, step_us=step_us(self.spec, shapes))
+        are_integers = self.graph.store.info.feature_dtype.kind != "f"
+        seeds = self.options.batch_size
+        sizes = sizes_of_hops(shapes, nodes, seeds, id_bytes, self.spec, are_integers=are_integers)
         return FirstBatches(sizes, self.batch.shared_nodes)
 
 
@@ -242,10 +242,10 @@ def plan_of(config: PipelineConfig, work: Workload, budget: int, *, larger: floa
         work.graph.store,
         work.options,
         work.spec,
-        replace(work.first, sizes=work.first.sizes.times(larger)),
+        # Rows and lists together.
+        replace(work.first, sizes=work.first.sizes.times(larger), list_bytes=stand_in_bytes(config)),
         num_seeds=work.graph.store.info.split_sizes["train"],
         cached_rows=0,
-        cached_list_bytes=stand_in_bytes(config),  # rows and lists together
         host_budget=budget,
         hyperbatch=config.storage.hyperbatch,
         room=_room(config, work),

@@ -23,19 +23,19 @@ from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan
 from storage.errors import MachineError
-from storage.graph_store import GraphStore
+from storage.graph_store import INDICES, GraphStore
 from tasks.api_batch import NodeColumns
 from tasks.api_options import LoadOptions, TierOptions
-from tasks.batch_sizes import BatchSizes, largest_possible, shared_nodes
-from tasks.first_batches import PROBED, expected_sizes, sample_first
+from tasks.batch_check import check_bytes, sampling_memory
+from tasks.batch_sizes import largest_possible, sizes_of
+from tasks.first_batches import PROBED, measure_first
 from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
-from tasks.on_disk import narrow_labels, stored_degrees
-from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
+from tasks.storage_memory import StoragePlan, plan_storage
+from tasks.stored_columns import degree_bytes, narrow_labels, stored_degrees
 
 _ROWS_AT_ONCE = 3
 """Mini-batches whose rows are in memory: the caller's, and the next one twice while its copy is made."""
-_DEGREE_BYTES = 8
 _VISIT_BYTES = 64
 
 
@@ -97,7 +97,7 @@ def open_on_disk(
     nodes, folder = chosen(columns), tiers.scratch or store.path.parent
     _check_scratch(folder)
     checker = RowChecker(store) if tiers.check and store.info.feature_row_bytes else None
-    kept = labels.nbytes + _VISIT_BYTES * len(nodes) + _DEGREE_BYTES * store.info.num_nodes
+    kept = labels.nbytes + _VISIT_BYTES * len(nodes) + degree_bytes(store.info)
     kept += len(rows) * store.info.feature_row_bytes + (0 if checker is None else checker.nbytes)
     plan = _plan(store, nodes, lists, kept, folder, options, tiers)
     topology = stack.enter_context(
@@ -111,24 +111,21 @@ def open_on_disk(
         )
     )
     features = stack.enter_context(StoredFeatures(store, rows, buffer_bytes=plan.feature_buffer, stats=stats))
-    loader = HyperbatchLoader(
-        _sampler(topology, options), features, _loading(plan, folder, options, checker, features.row_bytes)
-    )
+    loader = HyperbatchLoader(_sampler(topology, options), features, _loading(plan, folder, options, checker, store))
     return OpenOnDisk(topology, features, loader, columns, nodes, plan)
 
 
 def _loading(
-    plan: StoragePlan, folder: Path, options: LoadOptions, checker: RowChecker | None, row_bytes: int
+    plan: StoragePlan, folder: Path, options: LoadOptions, checker: RowChecker | None, store: GraphStore
 ) -> HyperbatchOptions:
+    row_bytes, id_bytes = store.info.feature_row_bytes, store.extent(INDICES).dtype.itemsize
     return HyperbatchOptions(
         hyperbatch=plan.hyperbatch,
         gather=GatherOptions(plan.cache, plan.spill, folder, room=plan.row_room),
-        memory=plan.sampling_memory(folder),
+        memory=sampling_memory(plan, folder, id_bytes, options.threads, row_bytes),
         spills_samples=plan.spills_samples,
         sample_room=plan.sample_room,
-        check_bytes=lambda sample: check_bytes(
-            plan, BatchSizes.largest([sample]), threads=options.threads, row_bytes=row_bytes
-        ),
+        check_bytes=lambda sample: check_bytes(plan, sizes_of(sample), threads=options.threads, row_bytes=row_bytes),
         check_rows=None if checker is None else checker.check,
         in_place=False,
         stall_timeout_s=options.stall_timeout_s,
@@ -171,10 +168,10 @@ def _plan(
     """Share out the memory by the sizes of the first mini-batches."""
     assert tiers.host_budget is not None  # else all is in memory
     seeds = options.batches(nodes, 0)[:PROBED] or [np.empty(0, np.int64)]
-    samples, list_bytes = sample_first(
+    first = measure_first(
         store, seeds, cached_lists, lambda topology: _sampler(topology, options), threads=options.threads
     )
-    info, id_bytes = store.info, samples[0].input_nodes.itemsize
+    info, id_bytes = store.info, first.sizes.id_bytes
     # The model is not ours: a step on a mini-batch takes none of this memory.
     spec = ModelSpec("sage" if options.fanouts else "mlp", 1, 1, 1, max(1, len(options.fanouts)))
     graph = (info.num_nodes, info.num_edges)
@@ -183,13 +180,13 @@ def _plan(
     return plan_storage(
         store,
         tiers.host_budget,
-        expected_sizes(BatchSizes.largest(samples), largest),
+        first.expected(largest),
         num_batches=max(1, -(-len(nodes) // options.batch_size)),
-        kept_bytes=kept_bytes + list_bytes,
+        kept_bytes=kept_bytes + first.list_bytes,
         evaluation_bytes=0,
         threads=options.threads,
         largest=largest,
-        shared_nodes=shared_nodes(samples),
+        shared_nodes=first.shared_nodes,
         room=SpillRoom.of(tiers.disk_budget, 0, folder),
         rows_at_once=_ROWS_AT_ONCE,
     )

@@ -23,8 +23,8 @@ from tasks.bounds import (
     sampling_bytes,
     topology_bytes,
 )
-from tasks.on_disk import narrow_labels
 from tasks.profile_memory import plan_profile
+from tasks.stored_columns import narrow_labels
 
 _DEGREE_BYTES = 8
 _NODE_BYTES = 48  # labels, degrees and the tiers' scratch table
@@ -62,7 +62,7 @@ def plan_from_disk(
     counts = PROFILE_COUNTS * count_bytes(num_seeds, options, tiers.profile_epochs, tiers.profile_epochs)
     longest = int(in_degrees(store).max(initial=0))
     profile = plan_profile(store, options, tiers.host_budget, counts_bytes=counts, longest_list=longest)
-    planning = plan_bytes(info.num_nodes, tiers.device_budget, max(1, info.feature_row_bytes))
+    planning = plan_bytes(info.num_nodes, tiers.device_budget, info.feature_row_bytes)
     needed = max(profile.memory_bytes, (counts + _DEGREE_BYTES) * info.num_nodes + planning)
     if needed > tiers.host_budget:
         raise BudgetError(
@@ -110,7 +110,7 @@ def profiled_plan(
     return build_plan(
         profile,
         in_degrees(store),
-        row_bytes=max(1, store.info.feature_row_bytes),
+        row_bytes=store.info.feature_row_bytes,
         id_bytes=store.extent(INDICES).dtype.itemsize,
         device_budget=tiers.device_budget,
         counting="input",
@@ -130,7 +130,7 @@ def _memory_bytes(store: GraphStore, options: LoadOptions, device_bytes: int) ->
 def _planning_bytes(info: StoreInfo, options: LoadOptions, tiers: TierOptions, num_seeds: int) -> int:
     """The more of counting accesses, and of planning on what was counted."""
     counts = PROFILE_COUNTS * count_bytes(num_seeds, options, tiers.profile_epochs, tiers.profile_epochs)
-    planning = plan_bytes(info.num_nodes, tiers.device_budget, max(1, info.feature_row_bytes))
+    planning = plan_bytes(info.num_nodes, tiers.device_budget, info.feature_row_bytes)
     return max(profile_bytes(info, options, num_seeds, counts), counts * info.num_nodes + planning)
 
 

@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kernels.cpu.hash_relabel import SLOT_BYTES, table_slots
 from kernels.mfg import Sample
 from kernels.nn.model import ModelSpec
 from storage.blocks.hyperbatch import FRONTIER_BYTES, edge_bytes
 from tasks.step_costs import HopShape, step_bytes, step_us
 
-_OFFSET_BYTES, _LOCAL_BYTES = 8, 4
-_GROWING = ("nodes", "edges", "frontier", "inner_bytes", "step_bytes", "step_us")
+_OFFSET_BYTES, _LOCAL_BYTES, _INVERSE_BYTES = 8, 4, 8
+_GROWING = ("nodes", "edges", "frontier", "inner_bytes", "step_bytes", "step_us", "offsets", "seeds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +36,15 @@ class BatchSizes:
     """Microseconds of a training step on it, on one core."""
     hops: int = 1
     """Hops."""
+    offsets: int = 0
+    """Entries of the offsets of all hops."""
+    seeds: int = 0
+    """Seeds, each as often as it was given."""
 
     @classmethod
-    def largest(
-        cls, samples: Sequence[Sample], spec: ModelSpec | None = None, *, are_integers: bool = False
-    ) -> BatchSizes:
-        """At least as large as each of the mini-batches in every respect; steps are counted where a model is given."""
-        sizes = [sizes_of(sample) for sample in samples]
-        hops = [(shapes_of(sample), len(sample.input_nodes)) for sample in samples]
-        steps = (
-            [(step_bytes(spec, *hop, are_integers=are_integers), step_us(spec, hop[0])) for hop in hops]
-            if spec is not None
-            else []
-        )
-        return cls(
-            max(size.nodes for size in sizes),
-            max(size.edges for size in sizes),
-            max(size.frontier for size in sizes),
-            max(size.id_bytes for size in sizes),
-            max(size.inner_bytes for size in sizes),
-            max((nbytes for nbytes, _ in steps), default=0),
-            max((time_us for _, time_us in steps), default=0),
-            max(size.hops for size in sizes),
-        )
-
-    @classmethod
-    def of_hops(cls, shapes: Sequence[HopShape], num_inputs: int, id_bytes: int) -> BatchSizes:
-        """Sizes of a mini-batch with such hops, that of the seeds first, without its step."""
-        edges, frontier = sum(shape.num_edges for shape in shapes), max((shape.num_dst for shape in shapes), default=0)
-        inner = sum(_OFFSET_BYTES * (shape.num_dst + 1) + _LOCAL_BYTES * shape.num_edges for shape in shapes[:-1])
-        return cls(num_inputs, edges, frontier, id_bytes, inner, hops=max(1, len(shapes)))
+    def largest(cls, sizes: Sequence[BatchSizes]) -> BatchSizes:
+        """At least as large as each of some in every respect."""
+        return cls(*map(max, zip(*map(dataclasses.astuple, sizes), strict=True)))
 
     def times(self, factor: float) -> BatchSizes:
         """Larger by a factor."""
@@ -80,9 +57,15 @@ class BatchSizes:
         return dataclasses.replace(self, **smaller)
 
     @property
+    def inverse_bytes(self) -> int:
+        """Bytes of what says which row of the output belongs to which seed."""
+        return _INVERSE_BYTES * self.seeds
+
+    @property
     def sample_bytes(self) -> int:
         """Bytes of its sample."""
-        return self.nodes * self.id_bytes + _LOCAL_BYTES * self.edges + 2 * _OFFSET_BYTES * self.frontier
+        hops = _LOCAL_BYTES * self.edges + _OFFSET_BYTES * self.offsets
+        return self.nodes * self.id_bytes + hops + self.inverse_bytes
 
     @property
     def sampling_bytes(self) -> int:
@@ -95,15 +78,34 @@ class BatchSizes:
         return SLOT_BYTES * table_slots(self.frontier + self.edges)
 
 
-def sizes_of(sample: Sample) -> BatchSizes:
-    """Sizes of a mini-batch, without its step."""
-    return BatchSizes.of_hops(shapes_of(sample), len(sample.input_nodes), sample.input_nodes.itemsize)
+def sizes_of(sample: Sample, spec: ModelSpec | None = None, *, are_integers: bool = False) -> BatchSizes:
+    """Sizes of a mini-batch; its step is counted where a model is given."""
+    nodes, seeds = sample.input_nodes, len(sample.seed_inverse)
+    return sizes_of_hops(shapes_of(sample), len(nodes), seeds, nodes.itemsize, spec, are_integers=are_integers)
 
 
-def shared_nodes(samples: Sequence[Sample]) -> int:
-    """Input nodes that the first two mini-batches have in common; none where there is but one."""
-    first, *others = (sample.input_nodes for sample in samples)
-    return len(np.intersect1d(first, others[0], assume_unique=True)) if others else 0
+def sizes_of_hops(
+    shapes: Sequence[HopShape],
+    num_inputs: int,
+    num_seeds: int,
+    id_bytes: int,
+    spec: ModelSpec | None = None,
+    *,
+    are_integers: bool = False,
+) -> BatchSizes:
+    """Sizes of a mini-batch of such hops, that of the seeds first; its step is counted where a model is given."""
+    return BatchSizes(
+        nodes=num_inputs,
+        edges=sum(shape.num_edges for shape in shapes),
+        frontier=max((shape.num_dst for shape in shapes), default=0),
+        id_bytes=id_bytes,
+        inner_bytes=sum(_OFFSET_BYTES * (shape.num_dst + 1) + _LOCAL_BYTES * shape.num_edges for shape in shapes[:-1]),
+        step_bytes=0 if spec is None else step_bytes(spec, shapes, num_inputs, are_integers=are_integers),
+        step_us=0 if spec is None else step_us(spec, shapes),
+        hops=max(1, len(shapes)),
+        offsets=sum(shape.num_dst + 1 for shape in shapes),
+        seeds=num_seeds,
+    )
 
 
 def shapes_of(sample: Sample) -> list[HopShape]:
@@ -153,6 +155,4 @@ def largest_possible(
         Whether features are stored as integers.
     """
     shapes, nodes = most_hops(num_nodes, num_edges, fanouts, num_seeds, replace=replace)
-    sizes = BatchSizes.of_hops(shapes, nodes, id_bytes)
-    step = step_bytes(spec, shapes, nodes, are_integers=are_integers)
-    return dataclasses.replace(sizes, step_bytes=step, step_us=step_us(spec, shapes))
+    return sizes_of_hops(shapes, nodes, num_seeds, id_bytes, spec, are_integers=are_integers)

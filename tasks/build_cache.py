@@ -18,8 +18,8 @@ from storage.cache.explain import explain_plan
 from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
 from storage.cache.profile import AccessProfile, StoredProfile
-from storage.degrees import in_degrees
-from storage.errors import BudgetError
+from storage.degrees import degree_dtype, in_degrees
+from storage.errors import BudgetError, InputError
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES, GraphStore
 from storage.manifest import Manifest
@@ -42,7 +42,6 @@ _PICTURE = "hit_rates.png"
 _MEASURED_BATCHES = 4
 _MEASURED_COPIES = 2  # of the data: as read, and as the largest cache that is timed
 _COUNTS = 2  # a node, at a time: of its row and of its list
-_DEGREE_BYTES = 4
 _CHUNK_BYTES = 8 << 20  # of offsets, while degrees are read
 
 
@@ -82,8 +81,8 @@ def cache_estimate(store: StoreSizes, config: PipelineConfig) -> Estimate:
     """Add up counts, degrees and the plan; what measuring the cost of misses takes, if that is more."""
     info, asked = store.info, config.profile
     one = count_bytes(info.split_sizes["train"], config.sampling, asked.epochs, asked.heldout_epochs)
-    device_budget, row_bytes = stand_in_bytes(config), max(1, info.feature_row_bytes)
-    degrees = _DEGREE_BYTES * info.num_nodes + _CHUNK_BYTES
+    device_budget, row_bytes = stand_in_bytes(config), info.feature_row_bytes
+    degrees = degree_dtype(info.num_edges).itemsize * info.num_nodes + _CHUNK_BYTES
     memory = plan_bytes(info.num_nodes, device_budget, row_bytes) + _COUNTS * one * info.num_nodes
     if config.cache.miss_costs == "measured" and store.has(FEATURES):
         memory = max(memory, _MEASURED_COPIES * (topology_bytes(store) + store.nbytes(FEATURES)))
@@ -102,7 +101,7 @@ def plan_cache(store: GraphStore, profile: AccessProfile | StoredProfile, config
     plan = build_plan(
         profile,
         in_degrees(store),
-        row_bytes=max(1, store.info.feature_row_bytes),
+        row_bytes=store.info.feature_row_bytes,
         id_bytes=store.extent(INDICES).dtype.itemsize,
         device_budget=stand_in_bytes(config),
         counting=config.profile.counting,
@@ -111,8 +110,10 @@ def plan_cache(store: GraphStore, profile: AccessProfile | StoredProfile, config
         dynamic=dynamic,
         use_spare=config.cache.use_spare,
     )
+    if dynamic.share and not store.info.feature_row_bytes:
+        raise InputError("the graph has no features for a dynamic cache to hold: set cache.dynamic.share to 0")
     if dynamic.share and config.cache.device_budget and not plan.dynamic_rows:
-        least = DynamicLayout(1, max(1, store.info.feature_row_bytes), store.info.num_nodes).nbytes
+        least = DynamicLayout(1, store.info.feature_row_bytes, store.info.num_nodes).nbytes
         raise BudgetError(
             f"cache.dynamic.share {dynamic.share:g} of cache.device_budget {stand_in_bytes(config)} holds no "
             f"row: the dynamic cache needs at least {least} bytes; raise either, or set the share to 0"
@@ -127,7 +128,7 @@ def dynamic_options(dynamic: DynamicConfig) -> DynamicOptions:
 
 def miss_costs(store: GraphStore, config: PipelineConfig) -> MissCosts:
     """What a miss costs, as asked; bytes where times are to be measured and misses take no longer than hits."""
-    cache, row_bytes = config.cache, max(1, store.info.feature_row_bytes)
+    cache, row_bytes = config.cache, store.info.feature_row_bytes
     if cache.miss_costs == "given":
         return MissCosts.of_times(cache.feature_miss_ns or 0.0, cache.adjacency_miss_ns or 0.0)
     if cache.miss_costs == "bytes" or not store.has(FEATURES):

@@ -1,46 +1,178 @@
-"""The first mini-batches from disk, sampled in the least memory: they tell how large others are expected to be."""
+"""The sizes of the first mini-batches from disk: they tell how large others are expected to be.
+
+Which nodes a mini-batch holds is found out hop by hop in bits, some lists at a time: however large it is, this takes a
+bit a node for each of three sets, and a few MiB.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from kernels.mfg import IdArray, Sample
+from kernels.cpu.streamed import mark_bits, take_ids
+from kernels.cpu.superbatch import full_limit
+from kernels.mfg import IdArray
+from kernels.nn.model import ModelSpec
 from kernels.rank_map import RankMap
+from kernels.rng import stream_key
+from kernels.sampler import join_seeds
 from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.stored_topology import StoredTopology
 from storage.graph_store import GraphStore
-from tasks.batch_sizes import BatchSizes
+from tasks.batch_sizes import BatchSizes, sizes_of_hops
+from tasks.step_costs import HopShape
 
 PROBED = 2
-"""Mini-batches that are sampled to learn how large they get."""
+"""Mini-batches that are looked at to learn how large they get."""
 _MARGIN = 1.15
 """How much larger than those others are expected to be, at most."""
+_PIECE_NODES, _PIECE_EDGES = 1 << 14, 1 << 16
+_WORD_BITS = 64
+
+Bits = npt.NDArray[np.uint64]
+I64Array = npt.NDArray[np.int64]
 
 
-def sample_first(
+@dataclass(frozen=True, slots=True)
+class FirstBatches:
+    """What is known of the first mini-batches, or expected of them."""
+
+    sizes: BatchSizes
+    """At least as large as each of them."""
+    shared_nodes: int
+    """Input nodes that the first two have in common; none where there is but one."""
+    list_bytes: int = 0
+    """Bytes that a cache of some adjacency lists takes."""
+
+    def expected(self, largest: BatchSizes) -> BatchSizes:
+        """Sizes that others are expected to have, none above what is possible."""
+        return self.sizes.times(_MARGIN).at_most(largest)
+
+
+def measure_first(
     store: GraphStore,
     seeds: Sequence[IdArray],
     cached_lists: IdArray,
     sampler_of: Callable[[StoredTopology], HyperbatchSampler],
     *,
     threads: int,
-) -> tuple[tuple[Sample, ...], int]:
-    """Sample the first mini-batches; also the bytes that a cache of some adjacency lists takes."""
+    spec: ModelSpec | None = None,
+) -> FirstBatches:
+    """Find the sizes of the first mini-batches of epoch 0, without holding any of them.
+
+    Parameters
+    ----------
+    store : GraphStore
+    seeds : sequence of (n,) integer arrays
+        Of each mini-batch, at least one.
+    cached_lists : (C,) integer
+        Nodes whose lists an adjacency cache will hold.
+    sampler_of : callable
+        Makes what samples a topology.
+    threads : int
+        Sampling threads.
+    spec : ModelSpec, optional
+        Model whose steps count; without one they take nothing.
+
+    Returns
+    -------
+    FirstBatches
+
+    Raises
+    ------
+    StorageError, MachineError
+        If a block is damaged or cannot be read.
+    """
     least = LEAST_BLOCKS * store.info.block_bytes
     with StoredTopology(
         store, np.empty(0, np.int64), buffer_bytes=least, indptr_buffer_bytes=least, threads=threads
     ) as topology:
-        list_bytes = 0
-        if len(cached_lists):
-            _, degree = topology.lists(np.asarray(cached_lists, np.int64))
-            offsets = 8 * (len(degree) + 1) + RankMap.nbytes_for(store.info.num_nodes)
-            list_bytes = int(degree.sum()) * topology.id_dtype.itemsize + offsets
-        return sampler_of(topology).sample(seeds, epoch=0, first_batch=0).samples, list_bytes
+        sampler, list_bytes = sampler_of(topology), _cache_bytes(topology, cached_lists)
+        sizes, shared, before = list[BatchSizes](), 0, None
+        are_integers = store.info.feature_dtype.kind != "f"
+        for index, its_seeds in enumerate(seeds):
+            shapes, inputs = _grown(sampler, its_seeds, index)
+            id_bytes = topology.id_dtype.itemsize
+            counts = (_number(inputs), len(its_seeds), id_bytes)
+            sizes.append(sizes_of_hops(shapes, *counts, spec, are_integers=are_integers))
+            shared = _number(before & inputs) if before is not None and index == 1 else shared
+            before = inputs
+        return FirstBatches(BatchSizes.largest(sizes), shared, list_bytes)
 
 
-def expected_sizes(found: BatchSizes, largest: BatchSizes) -> BatchSizes:
-    """Sizes that others are expected to have at most, where some have those found; none above what is possible."""
-    return found.times(_MARGIN).at_most(largest)
+def _cache_bytes(topology: StoredTopology, cached_lists: IdArray) -> int:
+    """Lists, their offsets and their map."""
+    if not len(cached_lists):
+        return 0
+    edges = 0
+    for first in range(0, len(cached_lists), _PIECE_NODES):
+        edges += int(topology.lists(np.asarray(cached_lists[first : first + _PIECE_NODES], np.int64))[1].sum())
+    offsets = 8 * (len(cached_lists) + 1) + RankMap.nbytes_for(topology.num_nodes)
+    return edges * topology.id_dtype.itemsize + offsets
+
+
+def _grown(sampler: HyperbatchSampler, seeds: IdArray, index: int) -> tuple[list[HopShape], Bits]:
+    """Hops of one mini-batch of epoch 0, that of the seeds first, and its input nodes."""
+    nodes = np.zeros(-(-sampler.topology.num_nodes // _WORD_BITS), np.uint64)
+    mark_bits(nodes, join_seeds([seeds], sampler.topology.num_nodes, sampler.topology.id_dtype)[0])
+    shapes = list[HopShape]()
+    for hop, fanout in enumerate(reversed(sampler.fanouts)):
+        larger, edges = nodes.copy(), 0
+        for neighbors in _neighbors(sampler, nodes, hop, fanout, index):
+            mark_bits(larger, neighbors)
+            edges += len(neighbors)
+        shapes.append(HopShape(_number(nodes), _number(larger), edges))
+        nodes = larger
+    return shapes, nodes
+
+
+def _neighbors(sampler: HyperbatchSampler, nodes: Bits, hop: int, fanout: int, index: int) -> Iterator[IdArray]:
+    """What a hop draws, some at a time."""
+    topology = sampler.topology
+    keys = np.array([stream_key(sampler.purpose, sampler.seed, 0, index, hop)], np.uint64)
+    for part in _ids(nodes):
+        begin, degree = topology.lists(part)
+        most = np.full_like(degree, fanout) if sampler.replace else np.minimum(degree, fanout)
+        count = degree if fanout < 0 else most
+        for first, last in pairwise(_cuts(count)):
+            rows, begins, degrees = part[first:last], begin[first:last], degree[first:last]
+            if degrees.max() <= full_limit(fanout, sampler.replace):
+                yield from _whole_lists(topology, begins, degrees)
+            else:
+                everything = np.array([0, len(rows)])
+                yield topology.sample_neighbors(rows, everything, fanout, stream_keys=keys, replace=sampler.replace)[1]
+
+
+def _whole_lists(topology: StoredTopology, begin: I64Array, degree: I64Array) -> Iterator[IdArray]:
+    """Some lists as they are; a long one, which comes alone, in parts."""
+    for done in range(0, max(1, int(degree[0])) if len(degree) == 1 else 1, _PIECE_EDGES):
+        yield topology.read_lists(begin + done, np.minimum(degree - done, _PIECE_EDGES))
+
+
+def _ids(nodes: Bits) -> Iterator[I64Array]:
+    """Ids of a set in ascending order, some at a time."""
+    start = 0
+    while True:
+        ids = np.empty(_PIECE_NODES, np.int64)
+        count, start = take_ids(nodes, start, ids)
+        if not count:
+            return
+        yield ids[:count]
+
+
+def _cuts(count: I64Array) -> list[int]:
+    """Where to cut rows of so many edges into pieces, of one row or as many as a piece may hold."""
+    ends, cuts = np.cumsum(count), [0]
+    while cuts[-1] < len(count):
+        done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, done + _PIECE_EDGES, side="right"))))
+    return cuts
+
+
+def _number(nodes: Bits) -> int:
+    return int(np.bitwise_count(nodes).sum())

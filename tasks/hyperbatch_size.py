@@ -261,9 +261,9 @@ class Hyperbatches:
 
 def held_bytes(sizes: BatchSizes, *, spills: bool) -> int:
     """Bytes of a mini-batch that waits: its sample, or its ids and, until the last hop is drawn, what came before."""
-    ids = sizes.nodes * sizes.id_bytes
+    ids, inner = sizes.nodes * sizes.id_bytes, sizes.inner_bytes + sizes.inverse_bytes
     in_order = 2 * sizes.frontier * sizes.id_bytes  # the last hop's nodes, and they in ascending order
-    return max(ids, sizes.inner_bytes + in_order) if spills else sizes.sample_bytes
+    return max(ids, inner + in_order) if spills else sizes.sample_bytes
 
 
 def work_bytes(sizes: BatchSizes) -> int:

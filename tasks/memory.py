@@ -20,7 +20,6 @@ _FILE_NODE_BYTES = 48  # in the store: offsets, degrees, label, ids, split
 _TEXT_COPIES = 3  # of names: as read, as stored, and an encoded copy of those that are no bytes yet
 _NAME_BYTES = 96  # a name's entries in tables, and as an object of its own while they are encoded
 _PARSING_BYTES = 48 << 20  # a block of a wide text table, while it is parsed (measured)
-_READING_BYTES = 14 << 20  # chunks as read, checked and converted, the next one too
 _MORE_SORTING_BYTES = 64 << 20
 """What the sort in scratch files may take beyond the least however small the graph is: it is faster with more."""
 
@@ -126,14 +125,14 @@ def _held_bytes(source: GraphSource) -> int:
     graphs = source.graph_ids.nbytes if source.graph_ids is not None else 0
     text = (_TEXT_COPIES - 1) * _text_bytes(source)
     held = labels_nbytes(source) + split_bytes + id_bytes + text + graphs + _link_bytes(source) + source.held_bytes
-    return held + nodes // 8 + _READING_BYTES
+    return held + nodes // 8 + source.chunk_bytes
 
 
 def _opening_bytes(source: GraphSource) -> int:
     """Bytes that reading labels and cutting splits takes, before any edge is read."""
     largest = max((len(part) for part in (source.splits or {}).values()), default=0)
     drawn = 3 * source.held_bytes  # what a reader makes of hashes of all nodes takes so much meanwhile
-    return labels_nbytes(source) + 8 * (source.num_nodes or 0) + 32 * largest + drawn + _READING_BYTES
+    return labels_nbytes(source) + 8 * (source.num_nodes or 0) + 32 * largest + drawn + source.chunk_bytes
 
 
 def _text_bytes(source: GraphSource) -> int:

@@ -7,10 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from kernels.cpu.heap import give_back_large_arrays
 from kernels.mfg import IdArray, Sample
@@ -24,20 +20,22 @@ from storage.blocks.io_stats import IoStats
 from storage.blocks.spill_room import SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
-from storage.content_checks import check_range
 from storage.errors import InputError
-from storage.graph_store import INDPTR, LABELS, OUT_DEGREE, GraphStore, row_chunks
-from tasks.batch_sizes import BatchSizes
+from storage.graph_store import LABELS, GraphStore
+from tasks.batch_check import check_bytes, sampling_memory
+from tasks.batch_sizes import sizes_of
 from tasks.data_source import Inference, Loader
-from tasks.disk_plan import FirstBatches, label_dtype, plan_training
-from tasks.first_batches import PROBED, sample_first
+from tasks.disk_plan import plan_training
+from tasks.first_batches import PROBED, measure_first
 from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.inference_sizes import inference_disk_bytes, pieces_bytes
 from tasks.objective import Labels
-from tasks.storage_memory import StoragePlan, check_bytes
+from tasks.storage_memory import StoragePlan
+from tasks.stored_columns import narrow_labels, stored_degrees
 from tasks.tiled_inference import TiledInference
 from tasks.training_types import Splits, TrainOptions
+from tasks.validation import scoring_bytes
 
 _logger = logging.getLogger(__name__)
 
@@ -89,9 +87,11 @@ class OnDisk:
         plan: StoragePlan,
         spec: ModelSpec,
         storage: StorageOptions,
+        *,
+        many_labels: bool,
     ) -> None:
         self.graph, self.features, self.plan = topology, features, plan
-        self._spec, self._storage = spec, storage
+        self._spec, self._storage, self._many_labels = spec, storage, many_labels
 
     @property
     def stats(self) -> IoStats:
@@ -108,7 +108,9 @@ class OnDisk:
             HyperbatchOptions(
                 hyperbatch=plan.hyperbatch,
                 gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep, plan.row_room),
-                memory=plan.sampling_memory(storage.directory),
+                memory=sampling_memory(
+                    plan, storage.directory, self.graph.id_dtype.itemsize, options.threads, self.features.row_bytes
+                ),
                 spills_samples=plan.spills_samples,
                 sample_room=plan.sample_room,
                 check_bytes=lambda sample: self._check_bytes(sample, options.threads),
@@ -122,6 +124,7 @@ class OnDisk:
     ) -> Inference:
         """As `DataSource.inference`: layer by layer in tiles, in the memory that training leaves."""
         kept = sum(self.plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
+        kept += scoring_bytes(len(nodes), spec.num_classes, many_labels=self._many_labels)
         block_bytes = self.features.buffer.extent.block_bytes
         pieces = pieces_bytes(spec, self.graph.num_nodes, self.features.row_bytes, block_bytes)
         storage = self._storage
@@ -139,8 +142,7 @@ class OnDisk:
 
     def _check_bytes(self, sample: Sample, threads: int) -> None:
         """Refuse a mini-batch larger than there is memory for, before its rows take any."""
-        are_integers = self.features.dtype.kind != "f"
-        found = BatchSizes.largest([sample], self._spec, are_integers=are_integers)
+        found = sizes_of(sample, self._spec, are_integers=self.features.dtype.kind != "f")
         check_bytes(self.plan, found, threads=threads, row_bytes=self.features.row_bytes)
 
 
@@ -183,22 +185,10 @@ def open_on_disk(
         labels = store.read_multi_labels() if store.info.is_multi_label else narrow_labels(store)
         degrees = stored_degrees(store) if options.kind == "gcn" else None
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
-        samples, list_bytes = _first_batches(store, splits.labelled(labels).train, options, cached_lists)
-        evaluated = inference_disk_bytes(spec, store.info.num_nodes)
-        plan = plan_training(
-            store,
-            options,
-            spec,
-            FirstBatches.of(samples, spec, store.info),
-            num_seeds=len(splits.labelled(labels).train),
-            cached_rows=len(cached_features),
-            cached_list_bytes=list_bytes,
-            host_budget=storage.host_budget,
-            hyperbatch=storage.hyperbatch,
-            room=SpillRoom.of(storage.disk_budget, storage.disk_taken, storage.directory, least=evaluated),
-        )
+        scored = splits.labelled(labels)
+        plan = _plan(store, scored, len(cached_features), cached_lists, options, storage, spec)
         stats = IoStats()
-        del samples  # this frame lasts as long as training does
+        del scored  # this frame lasts as long as training does
         topology = stack.enter_context(
             StoredTopology(
                 store,
@@ -213,7 +203,11 @@ def open_on_disk(
             StoredFeatures(store, cached_features, buffer_bytes=plan.feature_buffer, stats=stats)
         )
         yield OnDiskData(
-            OnDisk(topology, features, plan, spec, storage), labels, splits, degrees, store.info.num_classes
+            OnDisk(topology, features, plan, spec, storage, many_labels=store.info.is_multi_label),
+            labels,
+            splits,
+            degrees,
+            store.info.num_classes,
         )
 
 
@@ -228,44 +222,36 @@ def _sampler(topology: StoredTopology, options: TrainOptions, purpose: Purpose) 
     return HyperbatchSampler(topology, options.fanouts, seed=options.seed, purpose=purpose, replace=options.replace)
 
 
-def _first_batches(
-    store: GraphStore, train_nodes: npt.NDArray[np.int64], options: TrainOptions, cached_lists: IdArray
-) -> tuple[tuple[Sample, ...], int]:
-    if not len(train_nodes):
+def _plan(
+    store: GraphStore,
+    scored: Splits,
+    cached_rows: int,
+    cached_lists: IdArray,
+    options: TrainOptions,
+    storage: StorageOptions,
+    spec: ModelSpec,
+) -> StoragePlan:
+    """Share out the budget for mini-batches like the first ones; `scored` holds labelled nodes alone."""
+    if not len(scored.train):
         raise InputError("no labelled node to train on: check the training split and the labels")
-    seeds = shuffled_batches(train_nodes, options.batch_size, seed=options.seed, epoch=0)[:PROBED]
-    return sample_first(
-        store, seeds, cached_lists, lambda topology: _sampler(topology, options, Purpose.TRAIN), threads=options.threads
+    first = measure_first(
+        store,
+        shuffled_batches(scored.train, options.batch_size, seed=options.seed, epoch=0)[:PROBED],
+        cached_lists,
+        lambda topology: _sampler(topology, options, Purpose.TRAIN),
+        threads=options.threads,
+        spec=spec,
     )
-
-
-def narrow_labels(store: GraphStore) -> npt.NDArray[Any]:
-    """(N,) classes, -1 where unknown, in the narrowest type; read piece by piece."""
-    limit = store.info.num_classes
-    labels_N: npt.NDArray[Any] = np.empty(store.info.num_nodes, label_dtype(limit))
-    if not store.has(LABELS):
-        labels_N.fill(-1)
-        return labels_N
-    done = 0
-    for chunk in row_chunks(store, LABELS):
-        check_range(store.path, "labels", chunk, -1, limit)
-        labels_N[done : done + len(chunk)] = chunk
-        done += len(chunk)
-    return labels_N
-
-
-def stored_degrees(store: GraphStore) -> NodeDegrees:
-    """Degrees of all nodes, 4 bytes each where they fit."""
-    dtype = np.int32 if store.info.num_edges < 2**31 else np.int64
-    in_degree: Any = np.empty(store.info.num_nodes, dtype)
-    out_degree: Any = np.empty_like(in_degree)
-    before, done = np.empty(0, np.int64), 0
-    for chunk in row_chunks(store, INDPTR):
-        degree = np.diff(np.concatenate([before, chunk]))
-        in_degree[done : done + len(degree)] = degree
-        before, done = chunk[-1:], done + len(degree)
-    done = 0
-    for chunk in row_chunks(store, OUT_DEGREE):
-        out_degree[done : done + len(chunk)] = chunk
-        done += len(chunk)
-    return NodeDegrees(in_degree, out_degree)
+    evaluated = inference_disk_bytes(spec, store.info.num_nodes)
+    return plan_training(
+        store,
+        options,
+        spec,
+        first,
+        num_seeds=len(scored.train),
+        cached_rows=cached_rows,
+        host_budget=storage.host_budget,
+        hyperbatch=storage.hyperbatch,
+        room=SpillRoom.of(storage.disk_budget, storage.disk_taken, storage.directory, least=evaluated),
+        num_scored=(len(scored.valid), len(scored.test)),
+    )

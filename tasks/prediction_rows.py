@@ -30,9 +30,9 @@ from tasks.bounds import topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference, inference_bytes
 from tasks.inference_sizes import inference_disk_bytes, pieces_bytes
-from tasks.on_disk import stored_degrees
 from tasks.prediction_ids import ColumnInTurn, ids_in_turn, stored_ids
 from tasks.storage_need import SLACK_BYTES, TopologyShare, topology_share
+from tasks.stored_columns import stored_degrees
 from tasks.tile_plan import LEAST_TILE_BYTES, MOST_EDGE_BYTES
 from tasks.tiled_inference import TiledInference
 

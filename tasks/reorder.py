@@ -45,6 +45,7 @@ from tasks.specs import INGEST, REORDER, reorder_spec
 
 _logger = logging.getLogger(__name__)
 _PICTURE = "degrees.png"
+_PIECE_NODES = 1 << 16
 _MOST_WORK_BYTES = 2 << 30
 """Pieces of the new store beyond it save little: few passes are left."""
 
@@ -144,14 +145,16 @@ def _ranks(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> IdAr
     if order == "degree":
         return falling_ranks(lambda: row_chunks(store, OUT_DEGREE), num_nodes)
     with sampling_of(store, config, _profile_plan(config, store, memory_bytes), heldout_epochs=0) as sampled:
-        hotness, _ = take_profile(*sampled).counts(config.profile.counting)
-    return falling_ranks(lambda: [hotness], num_nodes)
+        hotness = take_profile(*sampled).counts(config.profile.counting)[0]
+    starts = range(0, num_nodes, _PIECE_NODES)
+    return falling_ranks(lambda: (hotness[first : first + _PIECE_NODES] for first in starts), num_nodes)
 
 
 def _profile_plan(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> ProfilePlan:
     """How hotness is sampled: its profile is held as a whole."""
     one = count_bytes(store.info.split_sizes["train"], config.sampling, config.profile.epochs, 0)
-    return plan_profile(store, config.sampling, memory_bytes, counts_bytes=PROFILE_COUNTS * one)
+    longest = count_in_degrees(store).largest
+    return plan_profile(store, config.sampling, memory_bytes, counts_bytes=PROFILE_COUNTS * one, longest_list=longest)
 
 
 def _work_bytes(store: GraphStore, memory_bytes: int) -> int:

@@ -13,6 +13,7 @@ from conf.schema import PipelineConfig
 from kernels.backend import Backend
 from kernels.cpu.heap import give_back_large_arrays
 from storage.atomic import write_text
+from storage.heap import return_freed_memory
 from storage.leftovers import remove_partial_files
 from storage.locks import in_use, lock_file, locked
 from storage.manifest import Manifest
@@ -127,7 +128,10 @@ class RunContext:
         """Run a stage in an MLflow run of its own; keep, log and track what it came to."""
         with self.tracking.child_run(self.parent, stage, {"stage": stage}) as child:
             before = process_io()
-            outcome = work(child)
+            try:
+                outcome = work(child)
+            finally:
+                return_freed_memory()  # what this stage freed is none of the next one's
             if not outcome.reused:
                 child.log_metrics(io_metrics(before, process_io(), outcome.seconds))
             self.outcomes[stage] = outcome

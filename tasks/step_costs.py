@@ -103,6 +103,11 @@ def step_us(spec: ModelSpec, shapes: Sequence[HopShape]) -> int:
     return int(time_ns / 1000)
 
 
+def weight_bytes(spec: ModelSpec) -> int:
+    """Bytes of a model's weights."""
+    return _FLOAT_BYTES * _layers(spec)[1]
+
+
 @lru_cache(maxsize=32)
 def _layers(spec: ModelSpec) -> tuple[tuple[_Dims, ...], int]:
     """Widths from the input to the output, and the number of weights."""

@@ -15,8 +15,8 @@ from storage.errors import BudgetError
 from storage.expected_store import StoreSizes
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_options import GENERATIONS
-from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, NoRoomError, Traffic, held_bytes, work_bytes
-from tasks.storage_need import ROWS_AT_ONCE, Need, TopologyShare, in_hand
+from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, NoRoomError, Traffic
+from tasks.storage_need import ROWS_AT_ONCE, Need, TopologyShare
 
 _logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def plan_storage(
     kept_bytes : int
         What is held beside it: labels, splits, degrees, the device tier.
     evaluation_bytes : int
-        The least that exact evaluation takes between epochs, when mini-batches take nothing.
+        The least that exact evaluation takes between epochs, in place of mini-batches.
     threads : int
         Sampling threads.
     hyperbatch : int, optional
@@ -138,19 +138,20 @@ def plan_storage(
     )
     topology = need.topology(budget, sizes)
     if budget < need.smallest(sizes, sizes, topology):
-        fixed, smallest = need.fixed(sizes, topology), need.enough(budget, sizes, sizes)
+        smallest = need.enough(budget, sizes, sizes)
         raise BudgetError(
-            f"training from disk needs {smallest} bytes of memory ({_listed(fixed)}, and the samples of "
-            f"{hyperbatch or 1} mini-batches) and host_budget is {budget}: set host_budget to at least {smallest}, or "
-            "use smaller sampling.batch_size or fanouts",
+            f"training from disk needs {smallest} bytes of memory ({_listed(need.kept(topology))}; then "
+            f"{_listed(need.while_training(sizes))}, and the samples of {hyperbatch or 1} mini-batches, or "
+            f"{evaluation_bytes / 1e6:.1f} MB of exact evaluation) and host_budget is {budget}: set host_budget to at "
+            f"least {smallest}, or use smaller sampling.batch_size or fanouts",
             smallest,
         )
     bound = need.bound(budget, sizes, largest)
-    fixed, hyperbatches = need.fixed(bound, topology), need.hyperbatches(sizes, bound)
-    rest = budget - sum(fixed.values())
-    feature_buffer = _feature_buffer(
-        store.info.block_bytes, rest, hyperbatches.least_bytes(min(hyperbatch or 1, num_batches))
-    )
+    kept, hyperbatches = need.kept(topology), need.hyperbatches(sizes, bound)
+    fixed = kept | need.while_training(bound)
+    rest, unkept = budget - sum(fixed.values()), budget - sum(kept.values())
+    most_buffer = min(rest - need.least_hyperbatch(sizes, bound), unkept - evaluation_bytes)
+    feature_buffer = _feature_buffer(store.info.block_bytes, rest, most_buffer)
     try:
         share = hyperbatches.best(rest - feature_buffer, hyperbatch)
     except NoRoomError as error:
@@ -188,47 +189,10 @@ def plan_storage(
     return plan
 
 
-def check_bytes(plan: StoragePlan, found: BatchSizes, *, threads: int, row_bytes: int) -> None:
-    """Refuse a mini-batch that does not fit the memory planned for it, before its rows take any.
-
-    Parameters
-    ----------
-    plan : StoragePlan
-    found : BatchSizes
-        Sizes of the mini-batch.
-    threads : int
-        Sampling threads.
-    row_bytes : int
-        Of a feature row.
-
-    Raises
-    ------
-    BudgetError
-        Names a budget at which no mini-batch can be too large.
-    """
-    waiting = {
-        "samples": GENERATIONS_OF_IDS * held_bytes(found, spills=plan.spills_samples),
-        "sampling": work_bytes(found),
-    }
-    # Others may fill what is planned for these two while this one is in hand; nothing is evaluated meanwhile.
-    needed = in_hand(found, threads, row_bytes, plan.rows_at_once) | {
-        name: max(plan.parts[name], nbytes) for name, nbytes in waiting.items()
-    }
-    room = plan.budget - plan.total + sum(plan.parts[name] for name in (*needed, "evaluation"))
-    if (asked := sum(needed.values())) > room:
-        raise BudgetError(
-            f"a mini-batch of {found.nodes} input nodes and {found.edges} edges takes {asked} bytes and host_budget "
-            f"leaves {room}: the first ones were smaller; set host_budget to at least {plan.enough}, which holds the "
-            "largest possible ones, or use smaller sampling.batch_size or fanouts"
-        )
-
-
-def _feature_buffer(block_bytes: int, rest: int, beside: int) -> int:
+def _feature_buffer(block_bytes: int, rest: int, most: int) -> int:
     """Blocks of features: enough to keep the disk busy, an eighth of what is left at most, or four blocks."""
     wanted = min(
-        (DEFAULT_DEPTH + 2) * max(block_bytes, RUN_BYTES),
-        max(rest // 8, min(4 * block_bytes, rest // 4)),
-        rest - beside,
+        (DEFAULT_DEPTH + 2) * max(block_bytes, RUN_BYTES), max(rest // 8, min(4 * block_bytes, rest // 4)), most
     )
     return max(LEAST_BLOCKS * block_bytes, wanted)
 

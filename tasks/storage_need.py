@@ -75,7 +75,7 @@ class Need:
     def topology(self, budget: int, sizes: BatchSizes) -> TopologyShare:
         """A share of what mini-batches at hand leave of the budget; offsets block-wise where whole ones do not fit."""
         at_hand = sum(self.in_hand(sizes).values())
-        left = max(0, budget - at_hand - self.held)
+        left = max(0, budget - max(at_hand, self.evaluation) - self.held)
         share = topology_share(self.store, left)
         if share.indptr_buffer is None and self.smallest(sizes, sizes, share) > budget:
             share = min(share, topology_share(self.store, left, may_be_whole=False), key=lambda one: one.indptr)
@@ -85,19 +85,20 @@ class Need:
         """Bytes of mini-batches of such sizes that are in hand."""
         return in_hand(sizes, self.threads, self.store.info.feature_row_bytes, self.rows_at_once)
 
-    def fixed(self, sizes: BatchSizes, topology: TopologyShare) -> dict[str, int]:
-        """Bytes that no hyperbatch changes."""
-        info = self.store.info
-        between = {
-            "accesses": _COUNT_BYTES * info.num_nodes + _MAPS * RankMap.nbytes_for(info.num_nodes),
-            **self.in_hand(sizes),
-        }
+    def kept(self, topology: TopologyShare) -> dict[str, int]:
+        """Bytes that are held while mini-batches train, and while the model is evaluated."""
         return {
             "held": self.held + SLACK_BYTES,
             "offsets": topology.indptr,
             "topology buffer": topology.buffer,
-            **between,
-            "evaluation": max(0, self.evaluation - sum(between.values())),
+        }
+
+    def while_training(self, sizes: BatchSizes) -> dict[str, int]:
+        """Bytes that no hyperbatch changes; none of them is held while the model is evaluated."""
+        info = self.store.info
+        return {
+            "accesses": _COUNT_BYTES * info.num_nodes + _MAPS * RankMap.nbytes_for(info.num_nodes),
+            **self.in_hand(sizes),
         }
 
     def hyperbatches(self, sizes: BatchSizes, bound: BatchSizes) -> Hyperbatches:
@@ -115,9 +116,13 @@ class Need:
 
     def smallest(self, sizes: BatchSizes, bound: BatchSizes, topology: TopologyShare) -> int:
         """The smallest budget for mini-batches of such sizes, at these shares of the topology."""
-        least_buffer = LEAST_BLOCKS * self.store.info.block_bytes
-        hyperbatches = self.hyperbatches(sizes, bound).least_bytes(min(self.hyperbatch or 1, self.num_batches))
-        return sum(self.fixed(bound, topology).values()) + least_buffer + hyperbatches
+        kept = sum(self.kept(topology).values()) + LEAST_BLOCKS * self.store.info.block_bytes
+        training = sum(self.while_training(bound).values()) + self.least_hyperbatch(sizes, bound)
+        return kept + max(training, self.evaluation)
+
+    def least_hyperbatch(self, sizes: BatchSizes, bound: BatchSizes) -> int:
+        """The least memory for hyperbatches of the size that was asked for."""
+        return self.hyperbatches(sizes, bound).least_bytes(min(self.hyperbatch or 1, self.num_batches))
 
     def roomy(self, sizes: BatchSizes, larger: BatchSizes, topology: TopologyShare) -> int:
         """The smallest budget at which mini-batches may get larger than expected."""

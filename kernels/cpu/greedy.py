@@ -24,7 +24,7 @@ class Rules(NamedTuple):
     function for nothing, where arrays among them would cost ten times what is computed here."""
 
     row_bytes: int
-    """Bytes of a row."""
+    """Bytes of a row; 0 where nodes have none."""
     id_bytes: int
     """Bytes of an id."""
     offset_bytes: int
@@ -87,7 +87,7 @@ def _whole_lines(size: int, line_bytes: int) -> int:
 def value_and_size(rules: Rules, kind: int, count: int, degree: int) -> tuple[int, int]:
     """Value (0: no candidate) and bytes of one candidate, from its count and the length of the node's list."""
     if kind == 0:
-        return count * rules.row_worth, rules.row_bytes
+        return (count * rules.row_worth, rules.row_bytes) if rules.row_bytes else (0, 1)
     if count == 0 or degree == 0:
         return 0, 1
     worth = rules.list_worth
@@ -246,22 +246,33 @@ def list_bytes(all_of: Candidates, taken_lists_N: npt.NDArray[np.bool_]) -> int:
 
 
 @njit(nogil=True, cache=True)
+def rank_bin(rank: int, digits: int) -> int:
+    """Number of a rank among those that differ in their leading binary digits, in ascending order without gaps."""
+    dropped = 0
+    while rank >> (digits + dropped):
+        dropped += 1
+    return (dropped << (digits - 1)) + (rank >> dropped)
+
+
+@njit(nogil=True, cache=True)
 def ranked_sums(
     rank_N: npt.NDArray[np.integer],
     count_N: npt.NDArray[np.integer],
-    shift: int,
+    digits: int,
     rows_K: npt.NDArray[np.int64],
     sums_K: npt.NDArray[np.int64],
 ) -> None:
-    """Sum of `count_N` over the first `rows_K[k]` nodes by `rank_N >> shift`, ties by id, rank 0 left out."""
-    most = np.int64(0)
+    """Sum of `count_N` over the first `rows_K[k]` nodes by the leading digits of `rank_N`, ties by id, 0 left out."""
+    largest = 0
     for v in range(len(rank_N)):
-        most = max(most, np.int64(rank_N[v] >> shift))
+        largest = max(largest, rank_N[v])
+    most = rank_bin(largest, digits)
     number, total = np.zeros(most + 2, np.int64), np.zeros(most + 2, np.int64)
     for v in range(len(rank_N)):
         if rank_N[v] > 0:
-            number[rank_N[v] >> shift] += 1
-            total[rank_N[v] >> shift] += count_N[v]
+            chosen = rank_bin(rank_N[v], digits)
+            number[chosen] += 1
+            total[chosen] += count_N[v]
     left_K = np.zeros(len(rows_K), np.int64)
     edge_K = np.full(len(rows_K), -1, np.int64)
     is_edge = np.zeros(most + 2, np.bool_)
@@ -275,8 +286,9 @@ def ranked_sums(
         if rank >= 0 and left_K[k] > 0:
             is_edge[rank] = True
     for v in range(len(rank_N)):
-        if rank_N[v] > 0 and is_edge[rank_N[v] >> shift]:
+        chosen = rank_bin(rank_N[v], digits)
+        if rank_N[v] > 0 and is_edge[chosen]:
             for k in range(len(rows_K)):
-                if edge_K[k] == rank_N[v] >> shift and left_K[k] > 0:
+                if edge_K[k] == chosen and left_K[k] > 0:
                     left_K[k] -= 1
                     sums_K[k] += count_N[v]

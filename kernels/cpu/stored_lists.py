@@ -37,6 +37,15 @@ def _draw_row(
 
 
 @njit(nogil=True, cache=True)
+def _most_drawn(degree_U: I64Array, limit: int, fanout: int) -> int:
+    """Draws of one row at most: a fanout beyond every list takes no memory."""
+    for degree in degree_U:
+        if degree > limit:
+            return fanout
+    return 1
+
+
+@njit(nogil=True, cache=True)
 def bucket_rows(
     uniq: IdArray,
     uniq_ptr: I64Array,
@@ -71,7 +80,7 @@ def bucket_rows(
     rows : (n,) int64
         Output, or empty.
     """
-    most = max(fanout, 1)
+    most = _most_drawn(degree_U, limit, fanout)
     draws, positions, seen = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     placing = len(rows) > 0
     for batch in range(len(uniq_ptr) - 1):
@@ -142,7 +151,7 @@ def fill_from_block(
     ids : (row_ptr[-1],) int64, or empty
         Output: positions of the neighbors in the dataset.
     """
-    most = max(fanout, 1)
+    most = _most_drawn(degree_U, limit, fanout)
     draws, positions = np.empty(most, np.int64), np.empty(most, np.int64)
     last_entry = first_entry + len(data)
     numbered = len(ids) > 0

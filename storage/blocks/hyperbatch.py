@@ -42,6 +42,9 @@ class SamplingMemory:
     """Of the hops so far: mini-batches that go beyond are left for the next hyperbatch."""
     directory: Path | None = None
     """Where neighbors may wait whose mini-batches do not fit the work space together; None reads blocks again."""
+    check_alone: Callable[[int, int], None] = field(default=lambda frontier, edges: None, repr=False)
+    """Called before a mini-batch that takes more than `work_bytes` alone is expanded, with the nodes of its frontier
+    and the edges that it will have by then; raises where there is no room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +202,30 @@ class HyperbatchSampler:
         edge = edge_bytes(self.topology.id_dtype.itemsize)
         if fanout > 0:
             node = FRONTIER_BYTES + fanout * edge
-            yield from _cut(growing, [node * len(one.frontier) for one in growing], memory.work_bytes)
+            for part in _cut(growing, [node * len(one.frontier) for one in growing], memory.work_bytes):
+                if len(part) == 1 and node * len(part[0].frontier) > memory.work_bytes:
+                    self._check_alone(part[0], self._num_drawn(part, fanout)[0], memory)
+                yield part
             return
         # A list taken whole is as long as its offsets say: they are read first, of as many nodes as there is room for.
         for part in _cut(growing, [FRONTIER_BYTES * len(one.frontier) for one in growing], memory.work_bytes):
-            needed = [
-                FRONTIER_BYTES * len(one.frontier) + edge * edges
-                for one, edges in zip(part, self._list_lengths(part), strict=True)
-            ]
+            drawn = self._num_drawn(part, fanout)
+            for one, edges in zip(part, drawn, strict=True):
+                self._check_alone(one, edges, memory)
+            needed = [FRONTIER_BYTES * len(one.frontier) + edge * edges for one, edges in zip(part, drawn, strict=True)]
             yield from _cut(part, needed, memory.work_bytes)
 
-    def _list_lengths(self, growing: list[_Growing]) -> list[int]:
-        """Edges of each mini-batch if it takes the lists of its frontier whole."""
+    def _check_alone(self, one: _Growing, edges: int, memory: SamplingMemory) -> None:
+        """Ask whether there is room for a mini-batch that takes more than was planned."""
+        if FRONTIER_BYTES * len(one.frontier) + edge_bytes(self.topology.id_dtype.itemsize) * edges > memory.work_bytes:
+            memory.check_alone(len(one.frontier), edges + sum(hop.num_edges for hop in one.hops))
+
+    def _num_drawn(self, growing: list[_Growing], fanout: int) -> list[int]:
+        """Edges that each mini-batch draws of its frontier's lists."""
         _, degree_U = self.topology.lists(np.concatenate([one.frontier for one in growing]))
+        if fanout > 0:
+            most = np.minimum(degree_U, fanout)
+            degree_U = np.where(degree_U > 0, fanout, 0) if self.replace else most
         ends = np.cumsum([len(one.frontier) for one in growing])
         return [int(degree.sum()) for degree in np.split(degree_U, ends[:-1])]
 

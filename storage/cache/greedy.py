@@ -19,6 +19,7 @@ from kernels.cpu.greedy import (
     Range,
     collect,
     histogram,
+    rank_bin,
     ranked_sums,
     take_all,
     take_in_order,
@@ -32,7 +33,7 @@ _TOP_LEVEL = 3
 _LEAST_WINDOW = 1 << 12
 _WINDOW_SHARE = 32  # a candidate takes about 200 bytes while its window is sorted: 6 bytes a node
 _LEAST_PART = 1 << 18
-_MOST_BINS = 1 << 16
+_MOST_BINS = 1 << 17
 
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
@@ -189,14 +190,22 @@ def sums_by_rank(rank_N: npt.NDArray[np.integer], count_N: npt.NDArray[np.intege
     Parameters
     ----------
     rank_N, count_N : (N,) integers
-        Ranks above 65536 are compared by the leading 16 bits of the largest.
+        Large ones are compared by their leading binary digits: 17, and 13 where the largest takes 31 bits.
     num_rows : (K,) int64
 
     Returns
     -------
     (K,) int64
     """
-    shift = max(0, int(rank_N.max(initial=0)).bit_length() - _MOST_BINS.bit_length() + 1)
     sums_K = np.zeros(len(num_rows), np.int64)
-    ranked_sums(rank_N, count_N, shift, np.asarray(num_rows, np.int64), sums_K)
+    digits = _digits(int(rank_N.max(initial=0)))
+    ranked_sums(rank_N, count_N, digits, np.asarray(num_rows, np.int64), sums_K)
     return sums_K
+
+
+def _digits(largest: int) -> int:
+    """Most leading binary digits that leave few enough different ranks."""
+    digits = _MOST_BINS.bit_length() - 1
+    while digits > 1 and rank_bin(largest, digits) >= _MOST_BINS:
+        digits -= 1
+    return digits

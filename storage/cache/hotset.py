@@ -72,7 +72,7 @@ class DynamicLayout:
     @classmethod
     def within(cls, budget_bytes: int, row_bytes: int, num_nodes: int) -> DynamicLayout:
         """The largest that fits (no rows where not even one does)."""
-        low, high = 0, min(num_nodes, max(0, budget_bytes) // row_bytes)
+        low, high = 0, min(num_nodes, max(0, budget_bytes) // row_bytes) if row_bytes else 0
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (

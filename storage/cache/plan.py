@@ -124,7 +124,7 @@ def build_plan(
     in_degree_N : (N,) integer
         Length of each adjacency list.
     row_bytes, id_bytes
-        Bytes of a feature row and of a stored neighbor id.
+        Bytes of a feature row, 0 where nodes have none, and of a stored neighbor id.
     device_budget
         Bytes for rows, lists, offsets, maps and the dynamic cache together; any size from 0.
     counting
@@ -182,7 +182,8 @@ def build_plan(
 
 def plan_bytes(num_nodes: int, device_budget: int, row_bytes: int) -> int:
     """Return the most bytes that `build_plan` takes beside its arguments, the ids it returns included."""
-    rows, lists = min(num_nodes, device_budget // row_bytes), min(num_nodes, device_budget // OFFSET_BYTES)
+    rows = min(num_nodes, device_budget // row_bytes) if row_bytes else 0
+    lists = min(num_nodes, device_budget // OFFSET_BYTES)
     return _NODE_BYTES * num_nodes + _ID_BYTES * (rows + lists) + _FIXED_BYTES
 
 
@@ -192,8 +193,8 @@ def largest_fanout(fanouts: Sequence[int]) -> int:
 
 
 def _check_arguments(sizes: tuple[int, int, int], device_budget: int, max_fanout: int) -> None:
-    if min(sizes) < 1:
-        raise ValueError("row_bytes, id_bytes and line_bytes must be >= 1 (got {}, {} and {})".format(*sizes))
+    if sizes[0] < 0 or min(sizes[1:]) < 1:
+        raise ValueError("row_bytes must be >= 0, id_bytes and line_bytes >= 1 (got {}, {} and {})".format(*sizes))
     if sizes[2] & (sizes[2] - 1):
         raise ValueError(f"line_bytes must be a power of two (got {sizes[2]})")
     if device_budget < 0:

@@ -33,8 +33,9 @@ def fill_spare(taken: Taken, candidates: Candidates, budget: int) -> None:
     has_rows, has_lists = bool(taken.rows_N.any()), bool(taken.lists_N.any())
     room = budget - int(taken.rows_N.sum()) * rules.row_bytes - int(list_bytes(candidates, taken.lists_N))
     room -= row_map * has_rows + list_map * has_lists
-    added = _take(taken.rows_N, room - row_map * (not has_rows), lambda part: np.full(len(part), rules.row_bytes))
-    room -= added + row_map * (added > 0 and not has_rows)
+    if rules.row_bytes:
+        added = _take(taken.rows_N, room - row_map * (not has_rows), lambda part: np.full(len(part), rules.row_bytes))
+        room -= added + row_map * (added > 0 and not has_rows)
 
     def bytes_of(part: Ids) -> Ids:
         degree: Ids = candidates.in_degree_N[part].astype(np.int64)

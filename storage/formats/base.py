@@ -18,6 +18,9 @@ TypedChunk = tuple[IdArray, IdArray, npt.NDArray[np.int32]]
 CHUNK_EDGES = 1 << 18
 """Edges a chunk that readers aim for: large enough to amortise Python, small beside any graph worth chunking."""
 CHUNK_BYTES = 4 << 20
+READING_BYTES = 14 << 20
+TEXT_READING_BYTES, PARQUET_READING_BYTES = 48 << 20, 36 << 20
+"""Of chunks where polars parses text, or unpacks Parquet; its allocator keeps some of what is freed (measured)."""
 """Bytes a chunk of feature rows that readers aim for."""
 
 
@@ -199,6 +202,8 @@ class GraphSource:
     """Counts of what the reader found, for the report."""
     held_bytes: int = 0
     """Memory that reading edges and features takes beside the arrays here, chunks left out."""
+    chunk_bytes: int = READING_BYTES
+    """Memory of chunks while they are read, checked and converted, the next one too."""
 
     def edge_chunks(self) -> Iterator[EdgeChunk]:
         """Read the edges anew."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
-from storage.formats.base import EdgeChunk, GraphSource
+from storage.formats.base import TEXT_READING_BYTES, EdgeChunk, GraphSource
 from storage.formats.edge_data import EdgeWeights, check_edge_data
 from storage.formats.files import require_file
 from storage.formats.keyed_source import graph_with_tables
@@ -98,7 +98,7 @@ def open_edge_list(
     reader = TextEdges(require_file(edges), find_dialect(edges, delimiter, source_column, target_column))
     further = reader.dialect.num_fields - 2
     check_edge_data(_further_columns(reader.dialect), str(edges), edge_weights)
-    return graph_with_tables(
+    source = graph_with_tables(
         where=str(edges),
         reader=reader,
         names=reader if reader.dialect.names else None,
@@ -109,6 +109,7 @@ def open_edge_list(
         id_column=id_column,
         notes={"ignored_columns": further},
     )
+    return replace(source, chunk_bytes=TEXT_READING_BYTES)
 
 
 def _further_columns(dialect: Dialect) -> str:

@@ -6,7 +6,7 @@ Boisvert, Pozo and Remington, "The Matrix Market Exchange Formats: Initial Desig
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from storage.errors import InputError
-from storage.formats.base import EdgeChunk, GraphSource
+from storage.formats.base import TEXT_READING_BYTES, EdgeChunk, GraphSource
 from storage.formats.edge_data import EdgeWeights, check_edge_data
 from storage.formats.files import open_text, require_file
 from storage.formats.tables import tabular_source
@@ -130,7 +130,7 @@ def open_matrix_market(
             f"{edges}, line {header.lines_before + 1}: {dialect.num_fields} fields where a {header.field} matrix has "
             f"{2 + values}: correct the header"
         )
-    return tabular_source(
+    source = tabular_source(
         where=str(edges),
         reader=MatrixMarketEdges(table, header.num_nodes, header.num_entries, mirrored, weighted),
         approx_edges=header.num_entries * (1 + mirrored),
@@ -139,6 +139,7 @@ def open_matrix_market(
         num_nodes=header.num_nodes,
         notes={"entries": header.num_entries},
     )
+    return replace(source, chunk_bytes=TEXT_READING_BYTES)
 
 
 def _read_header(path: Path) -> _Header:

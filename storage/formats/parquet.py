@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
 from storage.errors import InputError
-from storage.formats.base import CHUNK_EDGES, EdgeChunk, GraphSource
+from storage.formats.base import CHUNK_EDGES, PARQUET_READING_BYTES, EdgeChunk, GraphSource
 from storage.formats.edge_data import EdgeWeights, check_edge_data
 from storage.formats.files import require_file
 from storage.formats.keyed_source import graph_with_tables
@@ -110,7 +110,7 @@ def open_parquet(
     further = [name for name in schema.names() if name not in columns]
     check_edge_data(f"further columns ({', '.join(further)})" if further else "", str(edges), edge_weights)
     reader = ParquetEdges(edges, columns[0], columns[1], names)
-    return graph_with_tables(
+    source = graph_with_tables(
         where=str(edges),
         reader=reader,
         names=reader if names else None,
@@ -121,6 +121,7 @@ def open_parquet(
         id_column=id_column,
         notes={"ignored_columns": len(further)},
     )
+    return replace(source, chunk_bytes=PARQUET_READING_BYTES)
 
 
 def _column(path: Path, schema: pl.Schema, name: str | None, place: int) -> str:

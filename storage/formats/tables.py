@@ -13,7 +13,15 @@ import polars as pl
 
 from storage.errors import InputError
 from storage.formats.array_files import ArrayFile, array_features
-from storage.formats.base import EdgeReader, FeatureTable, GraphSource, LabelColumn, rows_per_chunk
+from storage.formats.base import (
+    PARQUET_READING_BYTES,
+    READING_BYTES,
+    EdgeReader,
+    FeatureTable,
+    GraphSource,
+    LabelColumn,
+    rows_per_chunk,
+)
 from storage.formats.files import require_file
 from storage.formats.labels import to_labels
 from storage.formats.names import SeriesReader, number_names
@@ -63,6 +71,7 @@ def tabular_source(
         features=feature_table,
         labels=label_column,
         notes={name: count for name, count in notes.items() if count},
+        chunk_bytes=PARQUET_READING_BYTES if features is not None and features.suffix != ".npy" else READING_BYTES,
     )
 
 

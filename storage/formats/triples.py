@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from storage.formats.base import EdgeChunk, GraphSource, Links, NumberedEdges, Relations, TypedChunk
+from storage.formats.base import TEXT_READING_BYTES, EdgeChunk, GraphSource, Links, NumberedEdges, Relations, TypedChunk
 from storage.formats.files import require_file
 from storage.formats.names import NameIndex, as_bytes, collect_names
 from storage.formats.text_dialect import plain_dialect
@@ -74,6 +74,7 @@ def open_triples(path: Path, *, delimiter: str | None = None) -> GraphSource:
         number_nodes=partial(_number, tables),
         relations=Relations((), lambda: iter(())),
         links={split: Links(np.empty((0, 2), np.int64)) for split in tables if split != "train"},
+        chunk_bytes=TEXT_READING_BYTES,
     )
 
 

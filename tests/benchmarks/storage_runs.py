@@ -27,7 +27,6 @@ from kernels.nn.layers import NodeDegrees
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
-from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.gathering import GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.io_stats import IoStats
@@ -37,8 +36,8 @@ from storage.blocks.stored_topology import StoredTopology
 from storage.cache.tiers import FeatureTiers
 from storage.errors import BudgetError
 from storage.graph_store import FEATURES, INDICES, INDPTR, GraphStore
-from tasks.batch_sizes import BatchSizes, shared_nodes
 from tasks.data_source import Loader
+from tasks.first_batches import measure_first
 from tasks.hyperbatch_loader import HyperbatchLoader, HyperbatchStream
 from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.io_monitor import IoMonitor
@@ -170,11 +169,14 @@ class Measurement:
 
     def _plan(self, budget: int) -> StoragePlan:
         """The rows of the mini-batches at hand, which every method needs, come on top of the budget."""
-        least = LEAST_BLOCKS * self.store.info.block_bytes
-        with StoredTopology(self.store, NONE, buffer_bytes=least, indptr_buffer_bytes=least) as topology:
-            sampler = HyperbatchSampler(topology, self.run.fanouts, seed=SAMPLING_SEED, purpose=Purpose.TRAIN)
-            probe = sampler.sample(self.batches[:2], epoch=0, first_batch=0).samples
-        sizes = BatchSizes.largest(probe).times(_MARGIN)
+        first = measure_first(
+            self.store,
+            self.batches[:2],
+            NONE,
+            lambda topology: HyperbatchSampler(topology, self.run.fanouts, seed=SAMPLING_SEED, purpose=Purpose.TRAIN),
+            threads=self.run.threads,
+        )
+        sizes = first.sizes.times(_MARGIN)
         at_hand = in_hand(sizes, self.run.threads, self.store.info.feature_row_bytes)["rows at hand"] + SLACK_BYTES
         return plan_storage(
             self.store,
@@ -185,7 +187,7 @@ class Measurement:
             evaluation_bytes=0,
             threads=self.run.threads,
             hyperbatch=self.run.hyperbatch,
-            shared_nodes=shared_nodes(probe),
+            shared_nodes=first.shared_nodes,
         )
 
     def _train(self, folder: Path, baseline: _Baseline | None, limit: int | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -101,3 +102,26 @@ def test_memory_is_bounded(kind: OrderKind, num_edges: int) -> None:
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown node order"):
         node_order("alphabet", np.zeros(1, np.int64), np.zeros(0, np.int32))  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**62), max_size=40))
+def test_counts_too_large_for_a_word_are_ranked_too(counts: list[int]) -> None:
+    count_N = np.array(counts, np.int64)
+    ranks = falling_ranks(lambda: [count_N], len(count_N))
+    assert np.argsort(ranks).tolist() == sorted(range(len(counts)), key=lambda v: (-counts[v], v))
+
+
+def test_ranking_smoothed_counts_takes_few_bytes_a_node() -> None:
+    """Counts in parts of an access: every node has more than have a place of their own."""
+    count_N = np.random.default_rng(0).integers(1 << 16, 1 << 24, 400_000, dtype=np.int32)
+
+    def pieces() -> Iterator[npt.NDArray[np.int32]]:
+        yield from (count_N[first : first + (1 << 14)] for first in range(0, len(count_N), 1 << 14))
+
+    falling_ranks(pieces, len(count_N))  # compile
+    tracemalloc.start()
+    falling_ranks(pieces, len(count_N))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 16 * len(count_N) + (3 << 20)

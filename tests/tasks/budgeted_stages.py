@@ -2,6 +2,7 @@
 
 `python -m tests.tasks.budgeted_stages FOLDER CASE`, where CASE is a JSON object:
 `warm` (a list; all but the first sample and predict from disk) and `stages` are [preset, overrides, number of stages];
+where `warm` is empty, the stages themselves are run once before: all code that they take is loaded then.
 `group` is the folder of a control group to join, if any; with `smallest`, a stage that refuses the budget gets the one
 it names, and the group's limit follows. Evaluation after training is measured apart from it, as `evaluate`.
 """
@@ -12,6 +13,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -25,11 +27,14 @@ from conf.load import load_config
 from conf.schema import PipelineConfig
 from kernels.cpu.heap import give_back_large_arrays
 from storage.errors import BudgetError, MachineError
+from storage.formats.base import GraphSource
 from storage.graph_store import GraphStore
+from storage.ingest import IngestOptions
 from tasks.bounds import SamplingSizes
 from tasks.budgets import Budgets
 from tasks.build_cache import build_cache
 from tasks.ingest import ingest_graph
+from tasks.memory import IngestPlan, plan_ingest
 from tasks.model_reference import open_model
 from tasks.predict import write_output
 from tasks.process_io import io_metrics, process_io
@@ -166,7 +171,13 @@ def _smallest(store: GraphStore, sampling: SamplingSizes, _: int, **fields: int)
     return plan_profile(store, sampling, 0, **fields)
 
 
+def _sorted_on_disk(source: GraphSource, options: IngestOptions, _: int) -> IngestPlan:
+    """Sort in scratch files though memory would do."""
+    return plan_ingest(source, options, 0)
+
+
 FROM_DISK: dict[str, Any] = {
+    "tasks.memory.plan_ingest": _sorted_on_disk,
     "tasks.profile.plan_profile": _smallest,
     "tasks.prediction_rows._in_memory_bytes": lambda *_: 1 << 60,
 }
@@ -176,11 +187,12 @@ def main() -> None:
     """Warm up, so that libraries and compiled code are there; then measure."""
     folder, case = Path(sys.argv[1]), json.loads(sys.argv[2])
     give_back_large_arrays()  # as the first stage with a budget does; a warm-up has none
-    for number, warm in enumerate(case["warm"]):
+    for number, warm in enumerate(case["warm"] or [case["stages"]]):
         with ExitStack() as stack:
             for name, planned in FROM_DISK.items() if number else ():
                 stack.enter_context(patch(name, planned))
             run_stages(folder / f"warm-{number}", warm)
+        shutil.rmtree(folder / f"warm-{number}")
     group = MemoryGroup.at(Path(case["group"])) if case.get("group") else None
     if group is not None:
         group.add(os.getpid())

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from conf.load import load_config
 from kernels.mfg import SuperBatch
 from kernels.nn.model import ModelSpec, build_model
 from kernels.rng import Purpose
-from kernels.sampler import NeighborSampler
+from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.topology import Topology
 from storage.blocks.gathering import Gatherer, GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
@@ -34,12 +35,13 @@ from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, ChecksumMismatchError, InputError, MachineError
 from storage.graph_store import FEATURES, INDICES, GraphStore, write_store
 from tasks import train_on_disk as train_stage
+from tasks.batch_check import check_bytes
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
-from tasks.storage_memory import StoragePlan, check_bytes, plan_storage
+from tasks.storage_memory import StoragePlan, plan_storage
 from tasks.storage_need import in_hand
 from tasks.tiled_inference import TiledInference
 from tasks.trainer import train_from
@@ -47,6 +49,7 @@ from tasks.training_reports import TrainResult
 from tasks.training_types import TrainOptions
 from tests.graphs import power_law_graph
 from tests.storage.blocks.recut import store_of
+from tests.storage.blocks.test_gathering import owner
 from tests.storage.blocks.test_hyperbatch import same
 from tests.tasks import killed_on_disk
 from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, Data, community_data, with_many_labels
@@ -171,22 +174,29 @@ def test_free_memory_is_blamed_where_it_is_the_limit(
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
-def test_outputs_of_scored_nodes_are_planned(tmp_path: Path, split: str) -> None:
-    """A split of many nodes and many classes: the tables of outputs and of their logarithms are in the budget."""
+@pytest.mark.parametrize("validation", ["exact", "sampled"])
+def test_outputs_of_scored_nodes_are_planned(tmp_path: Path, split: str, validation: Any) -> None:
+    """A split of many nodes and many classes: the tables of outputs and of their logarithms are in the budget.
+
+    They take the place of mini-batches where none live beside them.
+    """
     data, num_classes = community_data(), 5000
     labels = data.labels.copy()
     labels[0] = num_classes - 1
 
-    def planned(nodes: Any) -> int:
+    def smallest(nodes: Any) -> int:
         splits = {"train": data.splits.train, "valid": data.splits.valid[:9], "test": data.splits.test[:9]}
         write_data(tmp_path / "graph.h5", data, labels=labels, splits=splits | {split: nodes})
-        storage = StorageOptions(host_budget=256 * MB, directory=tmp_path)
-        with open_on_disk(tmp_path / "graph.h5", NONE, NONE, OPTIONS, storage) as found:
-            assert found.num_classes == num_classes
-            return found.source.plan.parts["held"]
+        with pytest.raises(BudgetError) as caught:
+            train_on_disk(tmp_path / "graph.h5", replace(OPTIONS, validation=validation), budget=1)
+        assert caught.value.needed is not None
+        return caught.value.needed
 
     nodes = np.arange(len(labels))
-    assert planned(nodes) - planned(nodes[:9]) >= 2 * 4 * num_classes * (len(nodes) - 9)
+    outputs, more = 2 * 4 * num_classes * (len(nodes) - 9), smallest(nodes) - smallest(nodes[:9])
+    lives_beside = (split, validation) == ("valid", "sampled")
+    assert outputs / 2 < more
+    assert (more >= outputs) == lives_beside, "what mini-batches leave is enough for a part of it"
 
 
 def skewed_data(num_nodes: int, num_train: int) -> Data:
@@ -279,7 +289,7 @@ def test_a_mini_batch_in_hand_takes_nothing_of_those_that_wait(
         except BudgetError:
             break
         accepted = percent
-        spare = plan.budget - plan.total + plan.parts["evaluation"]
+        spare = plan.budget - plan.total
         assert sum(needed.values()) <= sum(plan.parts[name] for name in needed) + spare
     assert 100 <= accepted < 798
 
@@ -290,7 +300,7 @@ def test_every_budget_from_the_smallest_on_does(tmp_path: Path) -> None:
     indptr, indices = np.arange(num_nodes + 1) * 2, np.arange(2 * num_nodes, dtype=np.int32) // 2
     rows = np.zeros((num_nodes, 1), np.float32)
     write_store(tmp_path / "graph.h5", indptr=indptr, indices=indices, features=rows, block_bytes=1 << 14)
-    for nodes in (60_000, 80_000, 100_000, 120_000):
+    for nodes in (*range(20_000, 60_000, 1000), 80_000, 100_000, 120_000):
         sizes = BatchSizes(nodes, 3 * nodes, nodes // 3, 4, nodes * 4, nodes * 100)
         with GraphStore.open(tmp_path / "graph.h5") as store:
             plan = partial(
@@ -319,6 +329,31 @@ def test_a_mini_batch_larger_than_planned_names_a_budget_that_does(tmp_path: Pat
     enough = int(str(caught.value).split("at least ")[1].split(",")[0])
     found = train_on_disk(tmp_path / "graph.h5", options, budget=enough, hyperbatch=hyperbatch)
     equal_outcomes(found, data.train(options))
+
+
+@pytest.mark.parametrize("fanouts", [(-1, -1), (2, 1_500_000)])
+def test_a_hub_that_comes_late_is_refused_before_its_list_is_read(tmp_path: Path, fanouts: tuple[int, ...]) -> None:
+    """A list of 8 MB: drawn and numbered it would take six times that, in a budget of what tiny mini-batches need."""
+    data, options = community_data(4000), replace(OPTIONS, batch_size=1, epochs=1, fanouts=fanouts, patience=None)
+    batches, hub_edges = shuffled_batches(data.splits.train, 1, seed=options.seed, epoch=0), 2_000_000
+    hub = int(batches[30][0])
+    degree_N = np.full(4000, 2)
+    degree_N[hub] = hub_edges
+    indptr = np.concatenate([[0], np.cumsum(degree_N)])
+    indices = np.random.default_rng(0).integers(0, 4000, indptr[-1]).astype(np.int32)
+    indices[np.flatnonzero(indices == hub)] = (hub + 1) % 4000
+    write_data(tmp_path / "graph.h5", replace(data, topology=Topology.in_memory(indptr, indices)))
+    with pytest.raises(BudgetError) as caught:
+        train_on_disk(tmp_path / "graph.h5", options, budget=1)
+    assert caught.value.needed is not None
+    peaks = list[int]()
+    for _ in range(2):  # the first time code is loaded
+        tracemalloc.start()
+        with pytest.raises(BudgetError, match="the first ones were smaller"):
+            train_on_disk(tmp_path / "graph.h5", options, budget=caught.value.needed)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] <= caught.value.needed
 
 
 def test_a_graph_without_labels_is_refused(tmp_path: Path) -> None:
@@ -377,7 +412,7 @@ def test_no_more_caches_are_held_than_planned(tmp_path: Path, monkeypatch: pytes
             time.sleep(0.01)  # the thread that reads may not have let go yet
         alive.append(sum(cache() is not None for cache in caches))
         group = gather(gatherer, *arguments)
-        caches.append(weakref.ref(group._cache_CD))
+        caches.append(weakref.ref(owner(group._cache_CD)))
         return group
 
     monkeypatch.setattr(Gatherer, "_gather", counted)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.cpu.greedy import Candidates, Rules, read_bytes
+from kernels.cpu.greedy import Candidates, Rules, rank_bin, read_bytes
 from storage.cache.greedy import BOTH, LISTS, ROWS, greedy, sums_by_rank
 
 
@@ -71,6 +71,24 @@ def test_sums_follow_the_rank(pairs: list[tuple[int, int]], k: int) -> None:
     rank_N, count_N = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
     order = [v for v in np.argsort(-rank_N, kind="stable") if rank_N[v] > 0][:k]
     assert sums_by_rank(rank_N, count_N, np.array([k, 0])).tolist() == [count_N[order].sum(), 0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**62) | st.integers(0, 1 << 17), max_size=30), st.integers(1, 17))
+def test_bins_of_ranks_ascend_without_gaps(ranks: list[int], digits: int) -> None:
+    bins = [rank_bin(rank, digits) for rank in sorted(ranks)]
+    assert bins == sorted(bins)
+    assert all(rank_bin(rank, digits) == rank for rank in ranks if rank < 1 << digits)
+    assert all(rank_bin(rank + 1, digits) - rank_bin(rank, digits) in (0, 1) for rank in ranks)
+
+
+def test_one_huge_hub_leaves_the_others_their_order() -> None:
+    """By leading digits of the largest all others would count alike, and the lowest ids would come first."""
+    rank_N = np.concatenate([np.arange(20_000), [2**31 - 1]])
+    found = sums_by_rank(rank_N, rank_N, np.array([1, 2, 101]))
+    expected = np.cumsum(rank_N[::-1])[[0, 1, 100]]
+    np.testing.assert_allclose(found - rank_N[-1], expected - rank_N[-1], rtol=1e-3)
+    assert sums_by_rank(rank_N[:-1], rank_N[:-1], np.array([100])) == rank_N[-101:-1].sum()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 
 from kernels.rank_map import RankMap
 from storage.cache.cached_topology import adjacency_device_bytes, cached_topology
-from storage.cache.plan import CURVE_FRACTION, CachePlan, build_plan, largest_fanout
+from storage.cache.plan import CURVE_FRACTION, CachePlan, build_plan, largest_fanout, plan_bytes
 from storage.cache.profile import AccessProfile, StoredProfile
 from storage.cache.tiers import FeatureTiers
 from storage.errors import ChecksumMismatchError, StorageError
@@ -122,6 +122,18 @@ def test_nothing_without_accesses_is_cached(case: dict[str, Any]) -> None:
     assert (feature[plan.feature_ids] > 0).all()
     assert (adjacency[plan.adjacency_ids] > 0).all()
     assert (case["in_degree_N"][plan.adjacency_ids] > 0).all()
+
+
+@pytest.mark.parametrize("use_spare", [False, True])
+def test_where_nodes_have_no_rows_lists_get_everything(*, use_spare: bool) -> None:
+    """Rows of no bytes would be taken first, a byte each, and their map would be paid."""
+    counts = np.arange(100)
+    profile, degree = profile_of(counts, counts), np.full(100, 10)
+    plan = plan_of(profile, degree, 100 * 48 + 8 + MAP_100, row_bytes=0, use_spare=use_spare)
+    assert len(plan.feature_ids) == plan.feature_bytes == plan.dynamic_rows == 0
+    assert plan.adjacency_ids.tolist() == list(range(0 if use_spare else 1, 100))
+    assert plan.total_bytes <= plan.device_budget
+    assert plan_bytes(100, 10_000, 0) < plan_bytes(100, 10_000, 1)
 
 
 @settings(deadline=None)
@@ -254,8 +266,8 @@ def test_curves_rise_from_nothing_and_pass_through_the_plan() -> None:
     ("changes", "message"),
     [
         ({"device_budget": -1}, r"device_budget must be >= 0 \(got -1\)"),
-        ({"row_bytes": 0}, "must be >= 1"),
-        ({"id_bytes": 0}, "must be >= 1"),
+        ({"row_bytes": -1}, "row_bytes must be >= 0"),
+        ({"id_bytes": 0}, "id_bytes and line_bytes >= 1"),
         ({"line_bytes": 48}, "power of two"),
         ({"max_fanout": -2}, "max_fanout"),
         (

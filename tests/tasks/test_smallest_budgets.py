@@ -1,0 +1,65 @@
+"""Every stage does with the smallest budget that it names, not with a byte less, and takes no more than any above."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tasks.test_budgets_kept import ROOT, SPARE
+from tests.tasks.test_memory_peaks import SPARE_BYTES
+
+ALL = ("ingest", "reorder", "profile", "cache", "train", "predict")
+SETTINGS = (
+    "data.symmetrize=false",
+    "data.train_fraction=0.02",
+    "layout.block_bytes=64KiB",
+    "profile.epochs=1",
+    "profile.heldout_epochs=1",
+    "sampling.batch_size=100",
+    "sampling.superbatch=1",
+    "sampling.fanouts=[5, 5]",
+    "training.epochs=1",
+    "model.hidden=16",
+    "cache.device_budget=1MB",
+)
+ON_DISK = ("storage.mode=storage",)
+PLAIN = {"num_nodes": 60_000, "num_edges": 1_000_000}
+CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
+    "hub": (PLAIN | {"hub": 1_500_000}, ("sampling.fanouts=[5, -1]", *ON_DISK), ALL),
+    "hub by hotness": (PLAIN | {"hub": 3_000_000}, ("layout.order=hotness", *ON_DISK), ("reorder", "profile")),
+    "in memory": (PLAIN, (), ("cache", "train")),
+    "no features": (PLAIN | {"dim": 0}, (), ("ingest", "reorder", "profile", "cache")),
+    "wide rows": ({"num_nodes": 8000, "num_edges": 200_000, "dim": 1300}, ON_DISK, ALL),
+    "float16": (PLAIN | {"dim": 100, "dtype": "float16"}, ON_DISK, ("ingest", "reorder", "train", "predict")),
+    "many classes": ({"num_nodes": 30_000, "num_edges": 300_000, "classes": 500}, ON_DISK, ("train", "predict")),
+    "sampled validation": (
+        {"num_nodes": 30_000, "num_edges": 300_000, "classes": 200},
+        ("training.validation=sampled", *ON_DISK),
+        ("train",),
+    ),
+    "all neighbors": (PLAIN, ("sampling.fanouts=[-1, -1]", "sampling.batch_size=10", *ON_DISK), ("profile", "train")),
+    "gcn": (PLAIN, ("model.kind=gcn", *ON_DISK), ("train", "predict")),
+    "gat": (PLAIN, ("model.kind=gat", "model.heads=4", *ON_DISK), ("train", "predict")),
+}
+
+
+@pytest.mark.parametrize("case", ["hub", *(pytest.param(case, marks=pytest.mark.full) for case in list(CASES)[1:])])
+def test_every_budget_from_the_smallest_on_is_kept(tmp_path: Path, case: str) -> None:
+    graph, overrides, stages = CASES[case]
+    factors = (1.01, 2, 10) if case != "hub" else (2,)
+    asked = {"graph": graph, "overrides": [*SETTINGS, *overrides], "stages": stages, "factors": factors}
+    command = [sys.executable, "-m", "tests.tasks.smallest_budgets", str(tmp_path), json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+    found = json.loads(done.stdout)
+    assert {one["stage"] for one in found} == set(stages)
+    for one in found:
+        if "refused" in one:
+            assert one["refused"] == one["budget"] + 1, one
+        else:
+            assert one["peak"] <= SPARE * one["budget"] + SPARE_BYTES, one
