@@ -9,11 +9,10 @@ from storage.expected_store import StoreSizes
 from storage.graph_store import SPLITS, StoreInfo
 from tasks.batch_sizes import largest_possible
 from tasks.first_batches import FirstBatches
-from tasks.inference_sizes import inference_disk_bytes, pieces_bytes, sets_bytes
+from tasks.inference_sizes import inference_disk_bytes, pieces_bytes, sets_bytes, tile_bytes
 from tasks.step_costs import weight_bytes
 from tasks.storage_memory import StoragePlan, plan_storage
 from tasks.stored_columns import degree_bytes, label_dtype
-from tasks.tile_plan import LEAST_TILE_BYTES
 from tasks.training_types import TrainOptions
 from tasks.validation import scoring_bytes
 
@@ -88,7 +87,7 @@ def plan_training(
         first.expected(largest),
         num_batches=-(-num_seeds // options.batch_size),
         kept_bytes=held,
-        evaluation_bytes=LEAST_TILE_BYTES
+        evaluation_bytes=tile_bytes(spec, info.num_nodes)
         + pieces_bytes(spec, info.num_nodes, info.feature_row_bytes, info.block_bytes)
         + max(valid, test),
         threads=options.threads,

@@ -7,6 +7,13 @@ from itertools import pairwise
 from kernels.nn.model import ModelSpec, build_model
 from kernels.rank_map import RankMap
 from storage.blocks.row_pieces import FeaturePieces, RowFile, row_file_bytes
+from tasks.tile_plan import least_tile_bytes
+
+
+def tile_bytes(spec: ModelSpec, num_nodes: int) -> int:
+    """The least memory for tiles."""
+    layers = build_model(spec, seed=0).ordered_layers()
+    return least_tile_bytes(num_nodes, max(max(layer.in_dim, layer.projected_dim) for layer in layers))
 
 
 def sets_bytes(spec: ModelSpec, num_nodes: int, *, prepared: int = 1) -> int:

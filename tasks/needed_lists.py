@@ -78,7 +78,8 @@ def ids_between(needed: RankMap, first_slot: int, count: int) -> I64Array:
     """Ids of the slots [first_slot, first_slot + count) of a set."""
     if not count:
         return np.empty(0, np.int64)
-    word = int(np.searchsorted(needed.rank, first_slot, side="right")) - 1
+    # A plain int would have all ranks copied to its type.
+    word = int(np.searchsorted(needed.rank, needed.rank.dtype.type(first_slot), side="right")) - 1
     out = np.empty(first_slot - int(needed.rank[word]) + count, np.int64)
     take_ids(needed.bits, 64 * word, out)
     return out[first_slot - int(needed.rank[word]) :]

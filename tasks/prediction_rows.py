@@ -29,11 +29,11 @@ from storage.store_format import NEW_TO_OLD
 from tasks.bounds import topology_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.inference import DEFAULT_CHUNK_BYTES, ExactInference, inference_bytes
-from tasks.inference_sizes import inference_disk_bytes, pieces_bytes
+from tasks.inference_sizes import inference_disk_bytes, pieces_bytes, tile_bytes
 from tasks.prediction_ids import ColumnInTurn, ids_in_turn, stored_ids
 from tasks.storage_need import SLACK_BYTES, TopologyShare, topology_share
 from tasks.stored_columns import stored_degrees
-from tasks.tile_plan import LEAST_TILE_BYTES, MOST_EDGE_BYTES
+from tasks.tile_plan import MOST_EDGE_BYTES
 from tasks.tiled_inference import TiledInference
 
 Rows = tuple[npt.NDArray[Any], npt.NDArray[np.float32]]
@@ -133,7 +133,8 @@ def _plan_from_disk(head: Head, store: GraphStore, writing: int, memory_bytes: i
     # Rows that change places are written when all are computed.
     always, writing = (SLACK_BYTES, writing) if store.has(NEW_TO_OLD) else (SLACK_BYTES + writing, 0)
     least_blocks = LEAST_BLOCKS * block_bytes
-    share, features, window, tile = _smallest(store), least_blocks, _LEAST_WINDOW_BYTES, LEAST_TILE_BYTES
+    share, features, window = _smallest(store), least_blocks, _LEAST_WINDOW_BYTES
+    tile = tile_bytes(head.model.spec, info.num_nodes)
     left = memory_bytes - always - _WINDOWS * window - max(writing, computing + _taken(share, features, tile))
     if left > 0:
         window = min(_MOST_WINDOW_BYTES, window + left // 8)
@@ -281,4 +282,6 @@ def _largest_tile(head: Head, store: GraphStore) -> int:
     widest = max(layer.in_dim + layer.projected_dim + 3 * layer.out_dim for layer in head.model.ordered_layers())
     node_bytes = _FLOAT_BYTES * widest + _NODE_BYTES
     held = node_bytes * store.info.num_nodes + MOST_EDGE_BYTES * store.info.num_edges
-    return max(LEAST_TILE_BYTES, 2 * held)  # half of a tile's memory is for what passes by
+    return max(
+        tile_bytes(head.model.spec, store.info.num_nodes), 2 * held
+    )  # half of a tile's memory is for what passes by

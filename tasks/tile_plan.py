@@ -18,8 +18,8 @@ from kernels.nn.layers import Layer
 from kernels.nn.streamed import begins_with_own_rows, sums_width
 from storage.blocks.edge_runs import BUFFERS_AT_WORK, MOST_SHIFT, RUN_EDGE_BYTES, SEGMENT_BYTES
 
-LEAST_TILE_BYTES = 1 << 20
-"""Below this no tile is worth reading anything for."""
+_LEAST_TILE_BYTES = 1 << 20
+_LEAST_SHARE = 4  # of the least tile, one part is for a window of the widest rows and what there is for each window
 MOST_EDGE_BYTES = 8 + 4 + RUN_EDGE_BYTES
 """An edge in memory whose ids take 8 bytes."""
 _BUFFER_BYTES = tuple(1 << bits for bits in range(18, 11, -1))
@@ -104,6 +104,22 @@ class TilePlan:
         """Edges of one destination that are in memory at once."""
         room = (self.tile_bytes - self.dst_bytes) // max(1, self.edge_bytes)
         return max(_LEAST_EDGES, self.entries_at_once, room)
+
+
+def least_tile_bytes(num_sources: int, width: int) -> int:
+    """The least memory for tiles: so much that half of it holds sums, however many windows its sources have.
+
+    Parameters
+    ----------
+    num_sources : int
+        Rows of the layer that has the most.
+    width : int
+        Floats of the widest rows.
+    """
+    sources = LayerSizes(
+        num_sources=num_sources, num_dst=0, num_edges=0, source_bytes=0, width=width, sums_width=0, out_width=0
+    )
+    return max(_LEAST_TILE_BYTES, _LEAST_SHARE * _passing(sources, 0)[0])
 
 
 def plan_tiles(sizes: LayerSizes, budget_bytes: int, disk_bytes: int) -> TilePlan:

@@ -28,9 +28,10 @@ from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError
 from tasks.inference import Predictions
+from tasks.inference_sizes import tile_bytes
 from tasks.needed_lists import I64Array, ListReads, needed_sets
 from tasks.row_source import RowSource
-from tasks.tile_plan import LEAST_TILE_BYTES, LayerSizes, TilePlan, plan_tiles
+from tasks.tile_plan import LayerSizes, TilePlan, plan_tiles
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class TiledInference:
     ValueError
         If a node is out of range.
     BudgetError
-        If the budget is below a MiB.
+        If the budget is below a MiB, or more where many nodes have wide rows (`tile_bytes`).
     """
 
     def __init__(
@@ -90,10 +91,10 @@ class TiledInference:
     ) -> None:
         if nodes is not None and len(nodes) and (int(nodes.min()) < 0 or int(nodes.max()) >= topology.num_nodes):
             raise ValueError(f"nodes must lie in [0, {topology.num_nodes}) (got {nodes.min()}..{nodes.max()})")
-        if budget_bytes < LEAST_TILE_BYTES:
+        if budget_bytes < (least := tile_bytes(spec, topology.num_nodes)):
             raise BudgetError(
-                f"exact evaluation from disk is left {budget_bytes} bytes and needs {LEAST_TILE_BYTES}: set "
-                f"host_budget higher by at least {LEAST_TILE_BYTES - budget_bytes}"
+                f"exact evaluation from disk is left {budget_bytes} bytes and needs {least}: set host_budget higher by "
+                f"at least {least - budget_bytes}"
             )
         self._topology, self._features, self._spec, self._degrees = topology, features, spec, degrees
         self._nodes = None if nodes is None else nodes.astype(np.int64, copy=False)

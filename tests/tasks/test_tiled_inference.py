@@ -29,7 +29,7 @@ from tasks import tile_plan, tiled_inference
 from tasks.inference import ExactInference
 from tasks.inference_sizes import pieces_bytes
 from tasks.needed_lists import ListReads
-from tasks.tile_plan import LayerSizes, TilePlan, most_spilled_bytes, plan_tiles
+from tasks.tile_plan import LayerSizes, TilePlan, least_tile_bytes, most_spilled_bytes, plan_tiles
 from tasks.tiled_inference import TiledInference
 from tests.graphs import power_law_graph
 from tests.storage.blocks.recut import store_of
@@ -115,6 +115,21 @@ def test_bytes_and_memory_are_those_planned(
     assert plan.num_tiles >= 2
     assert found.read_bytes + found.write_bytes == pytest.approx(plan.moved_bytes, rel=0.1)
     assert peak < budget + pieces_bytes(spec, len(rows), 1024, 32768) + MB  # and what Python takes
+
+
+@pytest.mark.parametrize(("num_nodes", "width"), [(1_000, 1433), (10_000_000, 256), (33_600_000, 128), (1 << 30, 64)])
+def test_the_least_memory_has_room_for_sums(num_nodes: int, width: int) -> None:
+    least = least_tile_bytes(num_nodes, width)
+    sizes = LayerSizes(
+        num_sources=num_nodes,
+        num_dst=num_nodes,
+        num_edges=15 * num_nodes,
+        source_bytes=4 * width * num_nodes,
+        width=width,
+        sums_width=width,
+        out_width=width,
+    )
+    assert plan_tiles(sizes, least, 0).tile_bytes >= least // 2
 
 
 def test_fewest_bytes_are_moved() -> None:
