@@ -32,10 +32,9 @@ from tasks.first_batches import PROBED, measure_first
 from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.storage_memory import StoragePlan, plan_storage
+from tasks.storage_need import ROWS_AT_ONCE_COPIED
 from tasks.stored_columns import degree_bytes, narrow_labels, stored_degrees
 
-_ROWS_AT_ONCE = 3
-"""Mini-batches whose rows are in memory: the caller's, and the next one twice while its copy is made."""
 _VISIT_BYTES = 64
 
 
@@ -188,5 +187,5 @@ def _plan(
         largest=largest,
         shared_nodes=first.shared_nodes,
         room=SpillRoom.of(tiers.disk_budget, 0, folder),
-        rows_at_once=_ROWS_AT_ONCE,
+        rows_at_once=ROWS_AT_ONCE_COPIED,
     )

@@ -12,6 +12,7 @@ from tasks.first_batches import FirstBatches
 from tasks.inference_sizes import inference_disk_bytes, pieces_bytes, sets_bytes, tile_bytes
 from tasks.step_costs import weight_bytes
 from tasks.storage_memory import StoragePlan, plan_storage
+from tasks.storage_need import ROWS_AT_ONCE, ROWS_AT_ONCE_COPIED
 from tasks.stored_columns import degree_bytes, label_dtype
 from tasks.training_types import TrainOptions
 from tasks.validation import scoring_bytes
@@ -95,6 +96,7 @@ def plan_training(
         largest=largest,
         shared_nodes=first.shared_nodes,
         room=room,
+        rows_at_once=ROWS_AT_ONCE_COPIED if spec.input_dropout else ROWS_AT_ONCE,
     )
     if (evaluated := inference_disk_bytes(spec, info.num_nodes)) > room.nbytes:
         raise room.short("exact evaluation writes", evaluated)

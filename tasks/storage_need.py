@@ -19,6 +19,8 @@ _MAPS = 3  # what the device tier holds, what the host caches of two hyperbatche
 _PLACE_BYTES = 17  # an input node of a mini-batch in hand: tier, slot, order
 ROWS_AT_ONCE = 2
 """Mini-batches whose rows are in memory: in hand, and the next one, ready or being read."""
+ROWS_AT_ONCE_COPIED = 3
+"""The same where rows are not read where they lie: the next one twice while its copy is made."""
 _LARGER = (8.0, 4.0, 2.0, 1.5, 1.25)
 """How much larger than expected a mini-batch may be, where there is room but not for the largest possible one."""
 _ROOM_SHARE = 4  # of what a budget has beyond the smallest one, mini-batches larger than expected get one part

@@ -43,6 +43,11 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
         ("train",),
     ),
     "all neighbors": (PLAIN, ("sampling.fanouts=[-1, -1]", "sampling.batch_size=10", *ON_DISK), ("profile", "train")),
+    "dropout": (
+        {"num_nodes": 8000, "num_edges": 200_000, "dim": 1300},
+        ("model.input_dropout=0.3", "model.dropout=0.5", "model.norm=batch", *ON_DISK),
+        ("train",),
+    ),
     "gcn": (PLAIN, ("model.kind=gcn", *ON_DISK), ("train", "predict")),
     "gat": (PLAIN, ("model.kind=gat", "model.heads=4", *ON_DISK), ("train", "predict")),
 }
