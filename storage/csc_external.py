@@ -11,17 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.edge_ranges import count_between, count_rows, fill_rows, merge_duplicates, merge_list
 from storage.blocks.writer import ArrayStream
 from storage.csc import EdgeCounts, empty_ids, id_dtype, out_of_range
 from storage.edge_spill import NO_RELATIONS, EdgeSpill, SpilledRange, read_exactly, write_exactly
-from storage.formats.base import EdgeChunk, IdArray, TypedChunk, read_ahead
+from storage.formats.base import EdgeChunk, TypedChunk, read_ahead
 from storage.progress import OpenProgress, no_progress
-
-_jit = numba.njit(nogil=True, cache=True)
 
 _CHUNK_BYTES = 1 << 20
 _PART_BYTES = 1 << 15
@@ -222,14 +220,14 @@ class _RangeSorter:
         """Sort one range by counting, as `build_csc` does for a whole graph."""
         indptr = np.zeros(part.last - part.first + 2, np.int64)
         for rows in part.chunks():
-            _count_rows(rows, part.first, indptr)
+            count_rows(rows, part.first, indptr)
         np.cumsum(indptr, out=indptr)
         ids = empty_ids(part.num_edges, self._num_nodes)
         relations = np.empty(part.num_edges if part.columns == 3 else 0, np.int32)
         for rows in part.chunks():
-            _fill_rows(rows, part.first, indptr, ids, relations)
+            fill_rows(rows, part.first, indptr, ids, relations)
         indptr = indptr[:-1]
-        self._duplicates += _merge_duplicates(indptr, ids, self._seen, self._merge)
+        self._duplicates += merge_duplicates(indptr, ids, self._seen, self._merge)
         self._append("in-degree", np.diff(indptr))
         self._append("indices", ids[: indptr[-1]])
         self._append("relations", relations)
@@ -241,7 +239,7 @@ class _RangeSorter:
         length = 0
         for rows in part.chunks():
             ids = rows[:, 1].copy()
-            found, kept = _merge_list(ids, self._seen, self._merge)
+            found, kept = merge_list(ids, 0, len(ids), 0, self._seen, self._merge)
             self._duplicates += found
             self._append("indices", ids[:kept])
             if part.columns == 3:
@@ -285,82 +283,10 @@ class _RangeSorter:
                 counts = np.zeros(min(span, self._num_nodes - first), np.int64)
                 done = first // span * indices.length
                 for ids in indices.chunks():
-                    _count_between(ids, first, counts)
+                    count_between(ids, first, counts)
                     done += len(ids)
                     advance(done, passes * indices.length)
                 in_degree = np.fromfile(self._paths["in-degree"], np.int64, len(counts), offset=8 * first)
                 isolated += int(np.count_nonzero((counts == 0) & (in_degree == 0)))
                 self._append("out-degree", counts)
         return isolated
-
-
-@_jit
-def _count_rows(rows: IdArray, first: int, indptr: npt.NDArray[np.int64]) -> None:
-    """Count row lengths into indptr[v + 2], as `storage.csc` does."""
-    for i in range(len(rows)):
-        indptr[rows[i, 0] - first + 2] += 1
-
-
-@_jit
-def _fill_rows(
-    rows: IdArray, first: int, indptr: npt.NDArray[np.int64], ids: IdArray, relations: npt.NDArray[np.int32]
-) -> None:
-    """Put each source (and relation) into its row; indptr[v + 1] moves from the row's start to its end."""
-    for i in range(len(rows)):
-        v = rows[i, 0] - first + 1
-        place = indptr[v]
-        ids[place] = rows[i, 1]
-        if rows.shape[1] == 3:
-            relations[place] = rows[i, 2]
-        indptr[v] = place + 1
-
-
-@_jit
-def _merge_duplicates(indptr: npt.NDArray[np.int64], ids: IdArray, seen: npt.NDArray[np.uint64], remove: bool) -> int:
-    """Count repeated ids within rows and, on request, close the gaps in place; `seen` has a bit a node, all zero."""
-    one = np.uint64(1)
-    found = 0
-    out = start = np.int64(0)
-    for v in range(len(indptr) - 1):
-        stop, row = indptr[v + 1], out
-        for e in range(start, stop):
-            u = ids[e]
-            bit = one << np.uint64(u & 63)
-            if seen[u >> 6] & bit:
-                found += 1
-                if remove:
-                    continue
-            seen[u >> 6] |= bit
-            ids[out] = u
-            out += 1
-        for e in range(row, out):
-            seen[ids[e] >> 6] = 0
-        start = stop
-        indptr[v + 1] = out
-    return found
-
-
-@_jit
-def _merge_list(ids: IdArray, seen: npt.NDArray[np.uint64], remove: bool) -> tuple[int, int]:
-    """Do so within a piece of one list, `seen` remembering the pieces before; (found, ids kept)."""
-    one = np.uint64(1)
-    found = out = 0
-    for e in range(len(ids)):
-        u = ids[e]
-        bit = one << np.uint64(u & 63)
-        if seen[u >> 6] & bit:
-            found += 1
-            if remove:
-                continue
-        seen[u >> 6] |= bit
-        ids[out] = u
-        out += 1
-    return found, out
-
-
-@_jit
-def _count_between(ids: IdArray, first: int, counts: npt.NDArray[np.int64]) -> None:
-    """Count the ids from `first` on that have a counter."""
-    for u in ids:
-        if 0 <= u - first < len(counts):
-            counts[u - first] += 1
