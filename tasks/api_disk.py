@@ -120,7 +120,7 @@ def _loading(
     row_bytes, id_bytes = store.info.feature_row_bytes, store.extent(INDICES).dtype.itemsize
     return HyperbatchOptions(
         hyperbatch=plan.hyperbatch,
-        gather=GatherOptions(plan.cache, plan.spill, folder, room=plan.row_room),
+        gather=GatherOptions(plan.cache, plan.spill, folder, room=plan.row_room, one_cache=plan.one_cache),
         memory=sampling_memory(plan, folder, id_bytes, options.threads, row_bytes),
         spills_samples=plan.spills_samples,
         sample_room=plan.sample_room,

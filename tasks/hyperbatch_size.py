@@ -50,6 +50,8 @@ class Traffic:
     """Rows that are written, and read again."""
     samples: float
     """What of samples, and of neighbors before they are numbered, is written, and read again."""
+    one_cache: bool = False
+    """Whether hyperbatches that spill share the rows that the first one needs most, instead of a cache for each."""
 
     @property
     def read(self) -> float:
@@ -222,12 +224,14 @@ class Hyperbatches:
             return Traffic(lists, 0.0, 0.0, samples)
         rows = cache // (info.feature_row_bytes + KEPT_ID_BYTES)
         own_rows = rows if count == self.num_batches else rows // GENERATIONS
-        rows = own_rows if self.is_disk_budgeted else rows  # else hyperbatches that spill share one cache
-        cold = count * info.feature_row_bytes * (sizes.nodes - self._hits(count, rows))
+        hits, one_cache = self._hits(count, own_rows), False
+        if count < self.num_batches and not self.is_disk_budgeted and self._hits_of_first(rows) > hits:
+            hits, one_cache = self._hits_of_first(rows), True
+        cold = count * info.feature_row_bytes * (sizes.nodes - hits)
         at_once = max(1.0, count / max(1, math.ceil(cold / max(1, room // GENERATIONS))))  # the disk holds their rows
         blocks = self._touched(FEATURES, at_once * sizes.nodes) / at_once
-        cold_bytes = info.feature_row_bytes * (sizes.nodes - self._hits(at_once, rows))
-        spilling = Traffic(lists, blocks, cold_bytes, samples)
+        cold_bytes = info.feature_row_bytes * (sizes.nodes - (hits if one_cache else self._hits(at_once, own_rows)))
+        spilling = Traffic(lists, blocks, cold_bytes, samples, one_cache)
         together = min(count, own_rows // max(1, sizes.nodes))  # as many as need no spilling
         if not together:
             return spilling
@@ -257,6 +261,12 @@ class Hyperbatches:
         seldom = max(1, self.store.info.num_nodes - often)
         distinct = seldom * -math.expm1(-count * (nodes - often) / seldom)
         return min(rows, often) + (nodes - often) * min(1.0, max(0, rows - often) / max(1.0, distinct))
+
+    def _hits_of_first(self, rows: int) -> float:
+        """Rows of a mini-batch that are among so many which the first hyperbatch needs most: others only by chance."""
+        nodes, often = self.expected.nodes, min(self.shared_nodes, self.expected.nodes)
+        seldom = max(1, self.store.info.num_nodes - often)
+        return min(rows, often) + max(0, rows - often) * min(1.0, (nodes - often) / seldom)
 
 
 def held_bytes(sizes: BatchSizes, *, spills: bool) -> int:

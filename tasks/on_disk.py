@@ -107,7 +107,14 @@ class OnDisk:
             self.features,
             HyperbatchOptions(
                 hyperbatch=plan.hyperbatch,
-                gather=GatherOptions(plan.cache, plan.spill, storage.directory, storage.keep, plan.row_room),
+                gather=GatherOptions(
+                    plan.cache,
+                    plan.spill,
+                    storage.directory,
+                    storage.keep,
+                    plan.row_room,
+                    one_cache=plan.one_cache,
+                ),
                 memory=sampling_memory(
                     plan, storage.directory, self.graph.id_dtype.itemsize, options.threads, self.features.row_bytes
                 ),

@@ -35,6 +35,8 @@ class StoragePlan:
     """Whether samples wait on disk until they are used."""
     cache: int
     """Rows of the host cache."""
+    one_cache: bool
+    """Whether hyperbatches that spill share one cache."""
     spill: int
     """Buffers in front of the spill file."""
     parts: Mapping[str, int]
@@ -171,6 +173,7 @@ def plan_storage(
         hyperbatch=share.count,
         spills_samples=share.spills_samples,
         cache=share.cache,
+        one_cache=share.traffic.one_cache,
         spill=share.spill,
         parts=parts,
         rows_at_once=rows_at_once,

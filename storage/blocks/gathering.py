@@ -59,6 +59,8 @@ class GatherOptions:
     """Room on disk for spilled rows: a hyperbatch is gathered in as many groups as it takes; None has no end."""
     shares: int = 1
     """Hyperbatches held at once, each with one share of memory and room."""
+    one_cache: bool = False
+    """Keep the rows that the first hyperbatch needs most, in all shares, for as long as hyperbatches spill."""
 
     def split(self, parts: int) -> GatherOptions:
         """The share of each of `parts` hyperbatches that are held at once."""
@@ -116,8 +118,7 @@ class Gatherer:
                 for nbytes in (options.cache_bytes, options.shares * options.cache_bytes)
             )
         self._kept: _Kept | None = None
-        # A budget of the disk was planned for the rows that each mini-batch needs most.
-        self._may_keep = options.shares > 1 and (options.room is None or not options.room.is_budget)
+        self._may_keep = options.one_cache and options.shares > 1
 
     def groups(self, batches: Sequence[IdArray]) -> Iterator[Group]:
         """Gather the rows of each mini-batch of a hyperbatch, in as many groups as cost the fewest bytes.

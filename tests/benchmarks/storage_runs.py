@@ -150,7 +150,7 @@ class Measurement:
             )  # fmt: skip
             sampler = HyperbatchSampler(topology, run.fanouts, seed=SAMPLING_SEED, purpose=Purpose.TRAIN)
             features = stack.enter_context(StoredFeatures(store, NONE, buffer_bytes=plan.feature_buffer, stats=stats))
-            gather = GatherOptions(plan.cache, plan.spill, folder)
+            gather = GatherOptions(plan.cache, plan.spill, folder, one_cache=plan.one_cache)
             asked = HyperbatchOptions(plan.hyperbatch, gather, plan.sampling_memory(folder), plan.spills_samples)
             new = None if baseline is None else baseline.maker(plan)
             loader = _Loader(HyperbatchLoader(sampler, features, asked), new, limit)

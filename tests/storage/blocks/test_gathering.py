@@ -125,7 +125,7 @@ def test_rows_that_one_hyperbatch_keeps_serve_the_next_one(wide: GraphStore, tmp
     """Held at once, two hyperbatches share one cache of all the memory; blocks of its rows alone are skipped."""
     rows, cache_bytes = wide.read_features(), 250 * (516 + 8)
     with StoredFeatures(wide, np.arange(0), buffer_bytes=1 << 15) as features:
-        gatherer, held = Gatherer(features, GatherOptions(cache_bytes, 1 << 20, tmp_path).split(2)), []
+        gatherer, held = Gatherer(features, GatherOptions(cache_bytes, 1 << 20, tmp_path, one_cache=True).split(2)), []
         for number in range(2):
             before, batches = features.stats.counts(), drawn(8, 200, seed=number)
             (group,) = gatherer.groups(batches)
