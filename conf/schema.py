@@ -128,8 +128,9 @@ class StorageConfig(Section):
     """Mini-batches that are sampled and gathered together, each block read once for all of them (mode: storage);
     empty takes as many as make an epoch short within `host_budget`, at most 1024."""
     keep: Literal["top", "mean"] = "top"
-    """Feature rows that stay in memory for a hyperbatch: the most accessed ones that fit, or those with at least the
-    mean count; the others go through a spill file (mode: storage)."""
+    """Feature rows that stay in memory: the most accessed ones of a hyperbatch that fit, or those with at least the
+    mean count; the others go through a spill file. Without a `disk_budget` hyperbatches may keep the same rows for the
+    epoch (mode: storage)."""
 
     @model_validator(mode="after")
     def _fields_go_with_the_mode(self) -> StorageConfig:
@@ -158,7 +159,8 @@ class PipelineConfig(Section):
     host_budget: ByteSize | None = None
     """Most bytes of memory a stage may use above its libraries; empty means what the machine has free."""
     disk_budget: ByteSize | None = None
-    """Most bytes of disk that a run takes at any time, scratch files included; empty means what the disk has free."""
+    """Most bytes of disk that a run takes at any time, scratch files included; input does not count, but what
+    `data.url` fetches keeps to it by itself; empty means what the disk has free."""
     data: DataConfig = DataConfig()
     """Input."""
     layout: LayoutConfig = LayoutConfig()

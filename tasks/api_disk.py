@@ -96,6 +96,8 @@ def open_on_disk(
     nodes, folder = chosen(columns), tiers.scratch or store.path.parent
     _check_scratch(folder)
     checker = RowChecker(store) if tiers.check and store.info.feature_row_bytes else None
+    if checker is not None:
+        stack.callback(checker.close)
     kept = labels.nbytes + _VISIT_BYTES * len(nodes) + degree_bytes(store.info)
     kept += len(rows) * store.info.feature_row_bytes + (0 if checker is None else checker.nbytes)
     plan = _plan(store, nodes, lists, kept, folder, options, tiers)

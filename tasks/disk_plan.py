@@ -103,6 +103,13 @@ def plan_training(
     return plan
 
 
+def tile_budget(plan: StoragePlan, spec: ModelSpec, info: StoreInfo, num_scored: int) -> int:
+    """Bytes that exact evaluation of some nodes has for its tiles, beside what is kept, pieces of rows and scores."""
+    kept = sum(plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
+    pieces = pieces_bytes(spec, info.num_nodes, info.feature_row_bytes, info.block_bytes)
+    return plan.budget - kept - pieces - scoring_bytes(num_scored, spec.num_classes, many_labels=info.is_multi_label)
+
+
 def _held_bytes(info: StoreInfo, spec: ModelSpec, cached_rows: int, cached_list_bytes: int) -> int:
     """Bytes held from the first epoch to the last: labels and their mask, splits twice, degrees, the device tier.
 

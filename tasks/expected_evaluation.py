@@ -12,8 +12,8 @@ from storage.blocks.probe import DiskSpeed
 from storage.blocks.row_pieces import PIECE_BYTES
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES, INDPTR
+from tasks.disk_plan import tile_budget
 from tasks.expected_epoch import Expected
-from tasks.inference_sizes import pieces_bytes
 from tasks.machine_rates import exact_seconds
 from tasks.step_costs import HopShape
 from tasks.storage_memory import StoragePlan
@@ -42,9 +42,8 @@ def evaluation_traffic(
     store: StoreSizes, spec: ModelSpec, shapes: Sequence[HopShape], plan: StoragePlan
 ) -> tuple[float, float]:
     """Bytes read and written: each tile of a layer's destinations lets the rows that it needs pass by once."""
-    kept = sum(plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
     info = store.info
-    pieces = pieces_bytes(spec, info.num_nodes, info.feature_row_bytes, info.block_bytes)
+    budget = tile_budget(plan, spec, info, shapes[0].num_dst)
     read = written = 0.0
     layers = build_model(spec, seed=0).ordered_layers()
     for index, (layer, shape) in enumerate(zip(layers, reversed(shapes), strict=True)):
@@ -64,7 +63,7 @@ def evaluation_traffic(
             num_edges=shape.num_edges,
             id_bytes=4 if info.num_nodes < 2**31 else 8,
         )
-        cut = plan_tiles(sizes, max(1, plan.budget - kept - pieces), _ANY_DISK)
+        cut = plan_tiles(sizes, budget, _ANY_DISK)
         read += cut.num_tiles * source.passed(shape.num_edges / cut.num_tiles)
         read += sizes.own_passes * source.passed(shape.num_dst)
         spilled = RUN_EDGE_BYTES * shape.num_edges if cut.goes_by_disk else 0

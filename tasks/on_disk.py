@@ -21,21 +21,20 @@ from storage.blocks.spill_room import SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import InputError
-from storage.graph_store import LABELS, GraphStore
+from storage.graph_store import LABELS, GraphStore, StoreInfo
 from tasks.batch_check import check_bytes, sampling_memory
 from tasks.batch_sizes import sizes_of
 from tasks.data_source import Inference, Loader
-from tasks.disk_plan import plan_training
+from tasks.disk_plan import plan_training, tile_budget
 from tasks.first_batches import PROBED, measure_first
 from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
-from tasks.inference_sizes import inference_disk_bytes, pieces_bytes
+from tasks.inference_sizes import inference_disk_bytes
 from tasks.objective import Labels
 from tasks.storage_memory import StoragePlan
 from tasks.stored_columns import narrow_labels, stored_degrees
 from tasks.tiled_inference import TiledInference
 from tasks.training_types import Splits, TrainOptions
-from tasks.validation import scoring_bytes
 
 _logger = logging.getLogger(__name__)
 
@@ -87,11 +86,10 @@ class OnDisk:
         plan: StoragePlan,
         spec: ModelSpec,
         storage: StorageOptions,
-        *,
-        many_labels: bool,
+        info: StoreInfo,
     ) -> None:
         self.graph, self.features, self.plan = topology, features, plan
-        self._spec, self._storage, self._many_labels = spec, storage, many_labels
+        self._spec, self._storage, self._info = spec, storage, info
 
     @property
     def stats(self) -> IoStats:
@@ -130,10 +128,6 @@ class OnDisk:
         self, nodes: IdArray, spec: ModelSpec, degrees: NodeDegrees | None, options: TrainOptions
     ) -> Inference:
         """As `DataSource.inference`: layer by layer in tiles, in the memory that training leaves."""
-        kept = sum(self.plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
-        kept += scoring_bytes(len(nodes), spec.num_classes, many_labels=self._many_labels)
-        block_bytes = self.features.buffer.extent.block_bytes
-        pieces = pieces_bytes(spec, self.graph.num_nodes, self.features.row_bytes, block_bytes)
         storage = self._storage
         room = SpillRoom.of(storage.disk_budget, storage.disk_taken, storage.directory)
         return TiledInference(
@@ -142,7 +136,7 @@ class OnDisk:
             nodes,
             spec,
             degrees=degrees,
-            budget_bytes=storage.host_budget - kept - pieces,
+            budget_bytes=tile_budget(self.plan, spec, self._info, len(nodes)),
             directory=storage.directory,
             edges_disk_bytes=max(0, room.nbytes - inference_disk_bytes(spec, self.graph.num_nodes)),
         )
@@ -210,7 +204,7 @@ def open_on_disk(
             StoredFeatures(store, cached_features, buffer_bytes=plan.feature_buffer, stats=stats)
         )
         yield OnDiskData(
-            OnDisk(topology, features, plan, spec, storage, many_labels=store.info.is_multi_label),
+            OnDisk(topology, features, plan, spec, storage, store.info),
             labels,
             splits,
             degrees,

@@ -15,10 +15,11 @@ from storage.errors import BudgetError
 from storage.expected_store import StoreSizes
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_options import GENERATIONS
-from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, NoRoomError, Traffic
+from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, NoRoomError, Share, Traffic
 from tasks.storage_need import ROWS_AT_ONCE, Need, TopologyShare
 
 _logger = logging.getLogger(__name__)
+_NEIGHBOR_SHARE = 4  # of what the disk has beyond the least for rows and samples, waiting neighbors get one part
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class StoragePlan:
     """Room on disk for spilled rows."""
     sample_room: SpillRoom
     """Room on disk for samples that wait there."""
+    neighbor_bytes: int
+    """Bytes on disk, beside those two, for neighbors that wait until they are numbered; none of a `disk_budget`."""
     hyperbatches: Hyperbatches
     """What their size was decided by."""
 
@@ -65,9 +68,10 @@ class StoragePlan:
         return hyperbatches.traffic(self.hyperbatch, self.cache, self.parts["sampling"], spills=self.spills_samples)
 
     def sampling_memory(self, directory: Path | None) -> SamplingMemory:
-        """Memory of sampling a hyperbatch, what of it may stay, and where neighbors wait, which no budget counts."""
-        waiting = None if self.row_room.is_budget else directory
-        return SamplingMemory(self.parts["sampling"], self.parts["samples"] // GENERATIONS_OF_IDS, waiting)
+        """Memory of sampling a hyperbatch, what of it may stay, and where neighbors may wait."""
+        kept = self.parts["samples"] // GENERATIONS_OF_IDS
+        waiting = directory if self.neighbor_bytes else None
+        return SamplingMemory(self.parts["sampling"], kept, waiting, self.neighbor_bytes)
 
 
 def plan_storage(
@@ -167,6 +171,7 @@ def plan_storage(
     }
     sample_room, enough_room = hyperbatches.sample_room(share), hyperbatches.enough_room(hyperbatch)
     most_rows = GENERATIONS * spilled_bytes(share.count * largest.nodes, store.info.feature_row_bytes, share.count)
+    rows_bytes, neighbor_bytes = _row_and_neighbor_bytes(room, share, sample_room, most_rows)
     plan = StoragePlan(
         topology=topology,
         feature_buffer=feature_buffer,
@@ -179,8 +184,9 @@ def plan_storage(
         rows_at_once=rows_at_once,
         budget=budget,
         enough=need.enough(budget, sizes, largest),
-        row_room=room.part(min(room.nbytes - sample_room, most_rows), enough_room),
+        row_room=room.part(rows_bytes, enough_room),
         sample_room=room.part(sample_room, enough_room),
+        neighbor_bytes=neighbor_bytes,
         hyperbatches=hyperbatches,
     )
     _logger.info(
@@ -190,6 +196,15 @@ def plan_storage(
         f"on disk, up to {sample_room / 1e6:.1f} MB" if share.spills_samples else "in memory", _listed(parts),
     )  # fmt: skip
     return plan
+
+
+def _row_and_neighbor_bytes(room: SpillRoom, share: Share, sample_room: int, most_rows: int) -> tuple[int, int]:
+    """What of the disk spilled rows get, at least what they need, and what neighbors that wait get beside them."""
+    if room.is_budget:
+        return min(room.nbytes - sample_room, most_rows), 0
+    needed = share.good_room if share.good_room <= room.nbytes else share.least_room
+    rows = min(room.nbytes - sample_room - (room.nbytes - needed) // _NEIGHBOR_SHARE, most_rows)
+    return rows, room.nbytes - sample_room - rows
 
 
 def _feature_buffer(block_bytes: int, rest: int, most: int) -> int:

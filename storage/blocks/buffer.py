@@ -111,8 +111,9 @@ class BlockBuffer:
         return self.num_slots * self.extent.block_bytes
 
     def close(self) -> None:
-        """End the reading threads."""
+        """End the reading threads, and give the file's descriptor back."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self.reader.close()
 
     def serve(self, blocks: npt.NDArray[np.int64], *, ascending: bool = False) -> Iterator[Lease]:
         """Serve some blocks: those in memory first, then the others in ascending order, read ahead.

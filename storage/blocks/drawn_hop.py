@@ -15,10 +15,30 @@ import numpy.typing as npt
 from kernels.cpu.windows import place_rows, window_ends
 from kernels.mfg import IdArray, TierReads
 from storage.blocks.array_file import ArrayFile, SavedArrays
+from storage.blocks.extent import DIRECT_ALIGNMENT
 
 I64Array = npt.NDArray[np.int64]
+_COUNT_BYTES = 4
+_PADDING_BYTES = DIRECT_ALIGNMENT + 16  # of a group of two arrays
 Draw = Callable[[IdArray, I64Array], tuple[I64Array, IdArray, I64Array, list[TierReads]]]
 """Of nodes, batch after batch, and where each batch begins: row pointers, neighbors, edge ids, what was read."""
+
+
+def most_waiting_bytes(num_nodes: int, num_batches: int, most_nodes: int, fanout: int, id_bytes: int) -> int:
+    """Most bytes on disk that `DrawnHop` takes.
+
+    Parameters
+    ----------
+    num_nodes : int
+        Of all frontiers together.
+    num_batches, most_nodes, fanout : int
+        Mini-batches, nodes to expand at once, neighbors of each at most.
+    id_bytes : int
+        Of a neighbor's id.
+    """
+    # What two windows hold that follow each other would not have fit one.
+    groups = min(num_nodes, num_batches * (1 + 2 * num_nodes // max(1, most_nodes)))
+    return num_nodes * (_COUNT_BYTES + fanout * id_bytes) + groups * _PADDING_BYTES
 
 
 class DrawnHop:

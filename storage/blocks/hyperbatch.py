@@ -5,9 +5,10 @@ Same integers as `kernels.sampler.NeighborSampler`, whatever the block size, H, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from kernels.mfg import IdArray, Mfg, Sample, SuperBatch, TierReads
 from kernels.rng import Purpose, stream_key
 from kernels.sampler import check_fanouts, join_seeds
 from storage.blocks.array_file import ArrayFile
-from storage.blocks.drawn_hop import Draw, DrawnHop
+from storage.blocks.drawn_hop import Draw, DrawnHop, most_waiting_bytes
+from storage.blocks.growing import Growing, cut, fitting
 from storage.blocks.stored_topology import StoredTopology
 
 I64Array = npt.NDArray[np.int64]
@@ -42,6 +44,8 @@ class SamplingMemory:
     """Of the hops so far: mini-batches that go beyond are left for the next hyperbatch."""
     directory: Path | None = None
     """Where neighbors may wait whose mini-batches do not fit the work space together; None reads blocks again."""
+    waiting_bytes: int = sys.maxsize
+    """Bytes there for them; where a hop may need more, blocks are read again."""
     check_alone: Callable[[int, int], None] = field(default=lambda frontier, edges: None, repr=False)
     """Called before a mini-batch that takes more than `work_bytes` alone is expanded, with the nodes of its frontier
     and the edges that it will have by then; raises where there is no room for it."""
@@ -55,35 +59,6 @@ class _Hop:
     fanout: int
     epoch: int
     check_stop: Callable[[], None]
-
-
-@dataclass(slots=True)
-class _Growing:
-    """A mini-batch between two hops."""
-
-    index: int
-    frontier: IdArray
-    seed_inverse: I64Array
-    num_seed_rows: int
-    hops: list[Mfg] = field(default_factory=list)
-    reads: TierReads = field(default_factory=TierReads)
-
-    def add(self, hop: Mfg, src: IdArray, reads: TierReads) -> None:
-        """Take one more hop, its source nodes, and what drawing it read."""
-        self.hops.append(hop)
-        self.frontier = src
-        self.reads.add(reads)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.frontier.nbytes + self.seed_inverse.nbytes + sum(hop.nbytes for hop in self.hops)
-
-    def finish(self) -> tuple[Sample, TierReads]:
-        """The mini-batch, once all hops are done, and what it read; nothing of it is held any longer."""
-        sample = Sample(self.index, tuple(self.hops), self.frontier, self.seed_inverse, self.num_seed_rows)
-        self.hops, self.frontier, self.seed_inverse = [], self.frontier[:0].copy(), self.seed_inverse[:0].copy()
-        return sample, self.reads
 
 
 class HyperbatchSampler:
@@ -190,11 +165,11 @@ class HyperbatchSampler:
         for piece in self._expanded(growing, last, memory):
             yield from (one.finish() for one in piece)
 
-    def _seeded(self, index: int, seeds: IdArray) -> _Growing:
+    def _seeded(self, index: int, seeds: IdArray) -> Growing:
         uniq, inverse = self._number(seeds[:0], seeds)
-        return _Growing(index, uniq, inverse.astype(np.int64), len(uniq))
+        return Growing(index, uniq, inverse.astype(np.int64), len(uniq))
 
-    def _pieces(self, growing: list[_Growing], fanout: int, memory: SamplingMemory | None) -> Iterator[list[_Growing]]:
+    def _pieces(self, growing: list[Growing], fanout: int, memory: SamplingMemory | None) -> Iterator[list[Growing]]:
         """Consecutive mini-batches that can be expanded together within the memory, at least one."""
         if memory is None or not growing:
             yield growing
@@ -202,25 +177,25 @@ class HyperbatchSampler:
         edge = edge_bytes(self.topology.id_dtype.itemsize)
         if fanout > 0:
             node = FRONTIER_BYTES + fanout * edge
-            for part in _cut(growing, [node * len(one.frontier) for one in growing], memory.work_bytes):
+            for part in cut(growing, [node * len(one.frontier) for one in growing], memory.work_bytes):
                 if len(part) == 1 and node * len(part[0].frontier) > memory.work_bytes:
                     self._check_alone(part[0], self._num_drawn(part, fanout)[0], memory)
                 yield part
             return
         # A list taken whole is as long as its offsets say: they are read first, of as many nodes as there is room for.
-        for part in _cut(growing, [FRONTIER_BYTES * len(one.frontier) for one in growing], memory.work_bytes):
+        for part in cut(growing, [FRONTIER_BYTES * len(one.frontier) for one in growing], memory.work_bytes):
             drawn = self._num_drawn(part, fanout)
             for one, edges in zip(part, drawn, strict=True):
                 self._check_alone(one, edges, memory)
             needed = [FRONTIER_BYTES * len(one.frontier) + edge * edges for one, edges in zip(part, drawn, strict=True)]
-            yield from _cut(part, needed, memory.work_bytes)
+            yield from cut(part, needed, memory.work_bytes)
 
-    def _check_alone(self, one: _Growing, edges: int, memory: SamplingMemory) -> None:
+    def _check_alone(self, one: Growing, edges: int, memory: SamplingMemory) -> None:
         """Ask whether there is room for a mini-batch that takes more than was planned."""
         if FRONTIER_BYTES * len(one.frontier) + edge_bytes(self.topology.id_dtype.itemsize) * edges > memory.work_bytes:
             memory.check_alone(len(one.frontier), edges + sum(hop.num_edges for hop in one.hops))
 
-    def _num_drawn(self, growing: list[_Growing], fanout: int) -> list[int]:
+    def _num_drawn(self, growing: list[Growing], fanout: int) -> list[int]:
         """Edges that each mini-batch draws of its frontier's lists."""
         _, degree_U = self.topology.lists(np.concatenate([one.frontier for one in growing]))
         if fanout > 0:
@@ -229,37 +204,49 @@ class HyperbatchSampler:
         ends = np.cumsum([len(one.frontier) for one in growing])
         return [int(degree.sum()) for degree in np.split(degree_U, ends[:-1])]
 
-    def _kept(self, pieces: Iterator[list[_Growing]], memory: SamplingMemory | None) -> list[_Growing]:
+    def _kept(self, pieces: Iterator[list[Growing]], memory: SamplingMemory | None) -> list[Growing]:
         """The first mini-batches after one more hop, as many as may be kept, at least one."""
-        done = list[_Growing]()
+        done = list[Growing]()
         for piece in pieces:
             done += piece
             if memory is not None and sum(one.nbytes for one in done) > memory.kept_bytes:
                 break
-        return _fitting(done, memory)
+        return done if memory is None else fitting(done, memory.kept_bytes)
 
-    def _expanded(self, growing: list[_Growing], hop: _Hop, memory: SamplingMemory | None) -> Iterator[list[_Growing]]:
+    def _expanded(self, growing: list[Growing], hop: _Hop, memory: SamplingMemory | None) -> Iterator[list[Growing]]:
         """One more hop, of as many mini-batches at a time as memory holds: their structures, their next frontiers."""
-        if memory is None or memory.directory is None or hop.fanout < 0 or self.edge_ids:
-            for piece in self._pieces(growing, hop.fanout, memory):
-                self._expand(piece, hop)
-                yield piece
-            return
-        pieces = list(self._pieces(growing, hop.fanout, memory))
-        if len(pieces) == 1:
-            self._expand(pieces[0], hop)
-            yield pieces[0]
-            return
-        most_nodes = memory.work_bytes // (FRONTIER_BYTES + hop.fanout * edge_bytes(self.topology.id_dtype.itemsize))
-        with ArrayFile(memory.directory, self.topology.stats) as file:
-            drawn = DrawnHop(file, [one.frontier for one in growing], most_nodes, self._draw_of(growing, hop))
-            number = 0
-            for piece in pieces:
-                self._number_drawn(piece, drawn, number)
-                number += len(piece)
-                yield piece
+        pieces: Iterable[list[Growing]] = self._pieces(growing, hop.fanout, memory)
+        if memory is not None and memory.directory is not None and hop.fanout > 0 and not self.edge_ids:
+            pieces = list(pieces)
+            most_nodes = self._most_nodes(growing, hop, memory)
+            if len(pieces) > 1 and most_nodes is not None:
+                with ArrayFile(memory.directory, self.topology.stats) as file:
+                    yield from self._by_disk(pieces, hop, file, most_nodes)
+                return
+        for piece in pieces:
+            self._expand(piece, hop)
+            yield piece
 
-    def _draw_of(self, growing: list[_Growing], hop: _Hop) -> Draw:
+    def _most_nodes(self, growing: list[Growing], hop: _Hop, memory: SamplingMemory) -> int | None:
+        """Nodes to expand at once where neighbors wait on disk; None where the disk may not hold them."""
+        id_bytes, num_nodes = self.topology.id_dtype.itemsize, sum(len(one.frontier) for one in growing)
+        most_nodes = memory.work_bytes // (FRONTIER_BYTES + hop.fanout * edge_bytes(id_bytes))
+        needed = most_waiting_bytes(num_nodes, len(growing), most_nodes, hop.fanout, id_bytes)
+        return most_nodes if needed <= memory.waiting_bytes else None
+
+    def _by_disk(
+        self, pieces: list[list[Growing]], hop: _Hop, file: ArrayFile, most_nodes: int
+    ) -> Iterator[list[Growing]]:
+        """One more hop, drawn for all mini-batches before any of them is numbered."""
+        growing = list(chain.from_iterable(pieces))
+        drawn = DrawnHop(file, [one.frontier for one in growing], most_nodes, self._draw_of(growing, hop))
+        number = 0
+        for piece in pieces:
+            self._number_drawn(piece, drawn, number)
+            number += len(piece)
+            yield piece
+
+    def _draw_of(self, growing: list[Growing], hop: _Hop) -> Draw:
         """What draws neighbors of nodes of these mini-batches."""
         keys = [stream_key(self.purpose, self.seed, hop.epoch, one.index, hop.number) for one in growing]
 
@@ -276,7 +263,7 @@ class HyperbatchSampler:
 
         return draw
 
-    def _expand(self, piece: list[_Growing], hop: _Hop) -> None:
+    def _expand(self, piece: list[Growing], hop: _Hop) -> None:
         """One hop of some mini-batches together."""
         frontiers = [one.frontier for one in piece]
         uniq: IdArray = np.concatenate([np.empty(0, self.topology.id_dtype), *frontiers])
@@ -290,10 +277,10 @@ class HyperbatchSampler:
             indptr = row_ptr[uniq_ptr[i] : uniq_ptr[i + 1] + 1] - edge_ptr[i]
             one.add(Mfg(indptr, local, len(src), ids[own] if self.edge_ids else None), src, reads[i])
 
-    def _number_drawn(self, piece: list[_Growing], drawn: DrawnHop, first: int) -> None:
+    def _number_drawn(self, piece: list[Growing], drawn: DrawnHop, first: int) -> None:
         """The same hop of some mini-batches, `first` the number of the first of them, whose neighbors wait on disk."""
 
-        def numbered(number: int, one: _Growing) -> None:
+        def numbered(number: int, one: Growing) -> None:
             indptr, neighbors, reads = drawn.of(number, one.frontier)
             src, local = self._number(one.frontier, neighbors)
             one.add(Mfg(indptr, local, len(src)), src, reads)
@@ -302,23 +289,3 @@ class HyperbatchSampler:
 
     def _number(self, uniq: IdArray, neighbors: IdArray) -> tuple[IdArray, npt.NDArray[np.int32]]:
         return relabel_batch(uniq, neighbors, self.topology.num_nodes)
-
-
-def _cut(growing: list[_Growing], needed: list[int], most: int) -> Iterator[list[_Growing]]:
-    """Consecutive mini-batches that need no more bytes together, at least one."""
-    piece, nbytes = list[_Growing](), 0
-    for one, its_bytes in zip(growing, needed, strict=True):
-        if piece and nbytes + its_bytes > most:
-            yield piece
-            piece, nbytes = [], 0
-        piece.append(one)
-        nbytes += its_bytes
-    yield piece
-
-
-def _fitting(growing: list[_Growing], memory: SamplingMemory | None) -> list[_Growing]:
-    """The first mini-batches, as many as may be kept, at least one."""
-    if memory is None:
-        return growing
-    kept = np.cumsum([one.nbytes for one in growing])
-    return growing[: max(1, int(np.searchsorted(kept, memory.kept_bytes, side="right")))]

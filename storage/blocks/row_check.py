@@ -19,7 +19,7 @@ _TIERS = ("device tier", "host cache", "spill file")
 
 
 class RowChecker:
-    """Reads single rows past all buffers and checksums; threads may share one.
+    """Reads single rows past all buffers and checksums; threads may share one. Close it.
 
     Parameters
     ----------
@@ -31,7 +31,12 @@ class RowChecker:
         self._extent, self._path = store.extent(FEATURES), store.path
         self._descriptor = os.open(store.path, os.O_RDONLY | os.O_CLOEXEC)
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        weakref.finalize(self, os.close, self._descriptor)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+
+    def close(self) -> None:
+        """Give the file's descriptor back; safe to call twice."""
+        self._descriptor = -1  # its number may be another file's by the next check
+        self._close()
 
     @property
     def nbytes(self) -> int:

@@ -18,10 +18,11 @@ TypedChunk = tuple[IdArray, IdArray, npt.NDArray[np.int32]]
 CHUNK_EDGES = 1 << 18
 """Edges a chunk that readers aim for: large enough to amortise Python, small beside any graph worth chunking."""
 CHUNK_BYTES = 4 << 20
-READING_BYTES = 14 << 20
-TEXT_READING_BYTES, PARQUET_READING_BYTES = 48 << 20, 36 << 20
-"""Of chunks where polars parses text, or unpacks Parquet; its allocator keeps some of what is freed (measured)."""
 """Bytes a chunk of feature rows that readers aim for."""
+READING_BYTES = 14 << 20
+"""Memory of chunks while they are read, checked and converted (measured)."""
+TEXT_READING_BYTES, PARQUET_READING_BYTES = 48 << 20, 36 << 20
+"""The same where polars parses text, or unpacks Parquet; its allocator keeps some of what is freed (measured)."""
 
 
 class EdgeReader(Protocol):

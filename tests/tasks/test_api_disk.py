@@ -113,6 +113,20 @@ def test_a_wrong_row_is_found_and_its_tier_named(
         list(disk.epoch(0))
 
 
+def test_a_closed_loader_holds_no_descriptor(stores: Path) -> None:
+    path = stores / "rows.h5"
+    loader = from_disk(path, budget_below(path), check=True)
+    next(iter(loader.epoch(0)))
+    assert store_descriptors(path)
+    loader.close()
+    assert not store_descriptors(path), "though it is still referred to"
+
+
+def store_descriptors(path: Path) -> list[Path]:
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [link for link in links if link.readlink() == path]
+
+
 def test_two_epochs_at_once_are_refused(stores: Path) -> None:
     path = stores / "rows.h5"
     with from_disk(path, budget_below(path)) as disk:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import storage.blocks.hyperbatch
 from kernels.nn.model import ModelSpec, build_model
+from kernels.rng import Purpose
+from kernels.sampler import shuffled_batches
+from storage.blocks.drawn_hop import DrawnHop
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError
@@ -83,6 +89,37 @@ def test_samples_wait_on_disk_where_the_budget_has_room(tmp_path: Path, monkeypa
         equal_outcomes(train_on_disk(path, options, budget=memory[-1], **storage), expected)
         assert meter.peak_bytes <= disk_budget
     assert memory[0] < memory[1]
+
+
+@pytest.mark.parametrize(("free", "waits"), [(2_400_000, False), (1 << 30, True)], ids=["nearly full", "roomy"])
+def test_without_a_budget_the_disk_is_kept_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, free: int, waits: bool
+) -> None:
+    """Neighbors wait there only where rows and samples leave room: they would take 9 MB."""
+    data, options = community_data(3000), replace(OPTIONS, batch_size=20, epochs=1, fanouts=(10, 10))
+    path, meter, waited = tmp_path / "graph.h5", SpillMeter(monkeypatch), list[int]()
+    write_data(path, data)
+    memory = smallest_memory(path, options, hyperbatch=60)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+
+    class Counted(DrawnHop):
+        """A hop whose neighbors wait."""
+
+        def __init__(self, *arguments: Any) -> None:
+            waited.append(1)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(storage.blocks.hyperbatch, "DrawnHop", Counted)
+    asked = StorageOptions(host_budget=memory, directory=tmp_path, hyperbatch=60)
+    batches = shuffled_batches(data.splits.train, options.batch_size, seed=0, epoch=0)
+    with (
+        open_on_disk(path, NONE, NONE, options, asked) as opened,
+        opened.source.loader(options, Purpose.TRAIN) as loader,
+        loader.epoch(batches, epoch=0) as stream,
+    ):
+        assert sum(batch.sample.num_seed_rows for batch in stream) == len(data.splits.train)
+    assert 0 < meter.peak_bytes <= free
+    assert bool(waited) == waits
 
 
 def test_mini_batches_of_very_different_sizes_keep_to_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,16 @@ from kernels.mfg import IdArray, Sample, SuperBatch, TierReads
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
+from storage.blocks.array_file import ArrayFile
+from storage.blocks.drawn_hop import DrawnHop, most_waiting_bytes
 from storage.blocks.hyperbatch import FRONTIER_BYTES, HyperbatchSampler, SamplingMemory, edge_bytes
+from storage.blocks.io_stats import IoStats
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.cached_topology import cached_topology
 from storage.errors import ChecksumMismatchError, StorageError
 from storage.graph_store import INDICES, GraphStore
 from tests.graphs import graphs, power_law_graph, seed_batches
+from tests.spilling import SpillMeter
 from tests.storage.blocks.recut import recut_store, store_of
 
 FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 3, 5, 70]), max_size=3)
@@ -156,6 +160,40 @@ def test_a_hop_that_does_not_fit_reads_each_block_once(
     assert again > 2 * whole
     assert once <= whole + 2 * num_windows  # blocks at the ends of windows are met twice
     assert max(expanded[:-2]) <= max(300, most // (FRONTIER_BYTES + 4 * edge_bytes(4)))
+
+
+@pytest.mark.parametrize(("share", "waits"), [(1.0, True), (0.999, False)])
+def test_neighbors_wait_on_disk_where_it_holds_the_most_that_they_take(
+    hubs: tuple[GraphStore, Topology], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, share: float, waits: bool
+) -> None:
+    batches = [np.arange(start, 2000, 40) for start in range(10)]
+    most_nodes, meter = 100, SpillMeter(monkeypatch)
+    room = int(share * most_waiting_bytes(sum(map(len, batches)), len(batches), most_nodes, 12, 4))
+    memory = SamplingMemory(most_nodes * (FRONTIER_BYTES + 12 * edge_bytes(4)), 1 << 30, tmp_path, room)
+    with StoredTopology(hubs[0], np.arange(0), buffer_bytes=2 * 4096) as topology:
+        sampler = HyperbatchSampler(topology, [12], seed=3, purpose=Purpose.TRAIN)
+        expected = sampler.sample(batches, epoch=0, first_batch=0)
+        found = list(sampler.each(batches, epoch=0, first_batch=0, memory=memory))
+    same(SuperBatch(tuple(sample for sample, _ in found), TierReads()), expected)
+    assert (meter.peak_bytes > 0) == waits
+    assert meter.peak_bytes <= room
+
+
+@settings(deadline=None, max_examples=50)
+@given(frontiers=seed_batches(300), most_nodes=st.integers(0, 400), fanout=st.integers(1, 9))
+def test_what_waits_takes_no_more_than_is_stated(frontiers: list[IdArray], most_nodes: int, fanout: int) -> None:
+    frontiers = [np.empty(0, np.int64), *map(np.unique, frontiers)]
+
+    def draw(uniq: IdArray, ptr: npt.NDArray[np.int64]) -> Any:
+        """As many neighbors as may be."""
+        return np.arange(len(uniq) + 1) * fanout, np.repeat(uniq, fanout), None, [TierReads() for _ in ptr[1:]]
+
+    with tempfile.TemporaryDirectory() as folder, ArrayFile(Path(folder), IoStats()) as file:
+        drawn = DrawnHop(file, frontiers, most_nodes, draw)
+        for number, frontier in enumerate(frontiers):
+            assert np.array_equal(drawn.of(number, frontier)[1], np.repeat(frontier, fanout))
+        num_nodes = sum(map(len, frontiers))
+        assert file.nbytes <= most_waiting_bytes(num_nodes, len(frontiers), most_nodes, fanout, 8)
 
 
 def test_whole_lists_are_taken_for_as_many_mini_batches_as_fit(
