@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 from scipy.special import gammaln, xlogy
 
 from kernels.rng import mix64
@@ -16,10 +17,15 @@ from storage.formats.base import EdgeChunk, IdArray
 
 F64Array = npt.NDArray[np.float64]
 I64Array = npt.NDArray[np.int64]
+Ids = npt.NDArray[Any]
 
 _MOST_EDGES = 1 << 21
 """Edges held of the nodes looked at: 32 MB, and a few times that while repeated ones are merged."""
+_SALT = np.uint64(0x9E3779B97F4A7C15)
+"""So that node 0, often the one with most edges, is drawn as seldom as any: the hash of 0 is 0."""
 _SORTED_SHARE = 0.9
+_TELLING = 100
+"""So many entries held of a list tell its length within a quarter or so."""
 _EXACT, _STEP = 32, 1.15
 """Degrees up to the first are told apart, greater ones by this factor."""
 _ITERATIONS = 300
@@ -53,6 +59,10 @@ class DegreeSample:
     """Share of the edges that it is known from."""
     is_sorted: bool = False
     """Whether the edges come sorted, so that those read do not stand for all."""
+    name_bytes: int = 0
+    """Bytes of the longest name read, in UTF-8; 0 where ids are integers."""
+    longest_list: int = 0
+    """Entries of the longest list, of which kinds only have the mean."""
 
     @property
     def num_nodes(self) -> int:
@@ -76,7 +86,7 @@ def sample_degrees(
     Parameters
     ----------
     chunks : callable
-        Reads the edges anew: (source ids, destination ids).
+        Reads the edges anew: (source ids, destination ids), integers or strings.
     rules : EdgeRules
     num_nodes : int, optional
         N, where the files tell; else the nodes are those that occur.
@@ -101,13 +111,21 @@ def sample_degrees(
     ids, place = np.unique(np.concatenate([src, dst]), return_inverse=True)
     chosen = held.chosen(ids)
     out_degree = np.bincount(place[: len(src)], minlength=len(ids))[chosen]
-    in_degree = np.bincount(place[len(src) :], minlength=len(ids))[chosen]
+    in_degree = np.bincount(place[len(src) :], minlength=len(ids))
+    longest = held.whole_lists(in_degree, chosen).max(initial=0) / share
+    in_degree = in_degree[chosen]
     unseen = max(0.0, (num_nodes or 0) / held.ids_each - len(in_degree))
     sample = _alike(in_degree, out_degree, unseen)
     if share < 1:
         sample = replace(_completed(sample, share), is_sorted=held.looks_sorted)
     scale = held.ids_each if num_nodes is None else num_nodes / max(1.0, sample.nodes.sum())
-    return replace(sample, nodes=sample.nodes * scale, num_edges=num_edges)
+    return replace(
+        sample,
+        nodes=sample.nodes * scale,
+        num_edges=num_edges,
+        name_bytes=held.name_bytes,
+        longest_list=min(num_edges, round(longest)),
+    )
 
 
 @dataclass(slots=True)
@@ -117,6 +135,7 @@ class _Held:
     level: int = 0
     edges_read: int = 0
     ascents: int = 0
+    name_bytes: int = 0
     src: list[I64Array] = field(default_factory=list)
     dst: list[I64Array] = field(default_factory=list)
 
@@ -135,11 +154,11 @@ class _Held:
         """Whether sources or destinations hardly ever fall."""
         return self.ascents > _SORTED_SHARE * self.edges_read
 
-    def add(self, src: IdArray, dst: IdArray) -> None:
+    def add(self, src: Ids, dst: Ids) -> None:
         """Take the edges of nodes that are looked at."""
         self.edges_read += len(src)
         self.ascents += max(int(np.count_nonzero(ids[1:] >= ids[:-1])) for ids in (src, dst))
-        self._keep(src, dst)
+        self._keep(self._as_integers(src), self._as_integers(dst))
         while self.num_edges > _MOST_EDGES:
             self.level += 1
             src, dst = _joined(self.src), _joined(self.dst)
@@ -150,7 +169,12 @@ class _Held:
         """Whether nodes are looked at."""
         if not self.level:
             return np.ones(len(ids), np.bool_)
-        return mix64(ids.astype(np.uint64)) < np.uint64(1 << (64 - self.level))
+        return mix64(ids.astype(np.uint64) ^ _SALT) < np.uint64(1 << (64 - self.level))
+
+    def whole_lists(self, in_degree: I64Array, chosen: npt.NDArray[np.bool_]) -> I64Array:
+        """Entries of the lists of nodes; of one that is not looked at, what is held of it tells, if it is much."""
+        others: I64Array = np.where(in_degree >= _TELLING, in_degree << self.level, 0)
+        return np.where(chosen, in_degree, others)
 
     def stored(self, rules: EdgeRules) -> tuple[I64Array, I64Array]:
         """The edges as ingest would store them."""
@@ -169,6 +193,15 @@ class _Held:
             new[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
             src, dst = src[new], dst[new]
         return src, dst
+
+    def _as_integers(self, ids: Ids) -> IdArray:
+        """Hashes of names: only which of them are equal matters."""
+        if ids.dtype.kind in "iu":
+            return ids
+        names = pl.Series(ids, dtype=pl.String)
+        self.name_bytes = max(self.name_bytes, int(names.str.len_bytes().to_numpy().max(initial=0)))
+        hashes: I64Array = names.hash().to_numpy().view(np.int64)
+        return hashes
 
     def _keep(self, src: IdArray, dst: IdArray) -> None:
         chosen = self.chosen(src) | self.chosen(dst) if self.level else slice(None)

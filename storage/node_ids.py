@@ -168,6 +168,11 @@ def _too_many(num_ids: int, largest: int, most_bytes: int | None) -> BudgetError
     )
 
 
+def numbering_bytes(ids_N: IdArray) -> int:
+    """Memory within which `discover_ids` finds these ids, ascending ones."""
+    return _GROWTH * IdSet.bytes_for(len(ids_N), int(ids_N[-1])) if len(ids_N) else 0
+
+
 def map_bytes(ids_N: IdArray) -> int:
     """Bytes of the table by which `NodeIds.map_chunks` finds the nodes of ids."""
     spread = _spread(ids_N)

@@ -15,39 +15,27 @@ from dataclasses import dataclass, replace
 import torch
 
 from conf.schema import PipelineConfig
-from kernels.nn.model import ModelSpec
-from storage.blocks.layout import LEAST_WORK_BYTES, estimate_store_bytes, layout_held_bytes
 from storage.blocks.probe import DiskSpeed, probe_disk
-from storage.blocks.spill_room import ENDLESS, SpillRoom
 from storage.degree_sample import DegreeSample
-from storage.errors import BudgetError
 from storage.formats.base import GraphSource
 from storage.ingest import numbered
-from tasks.batch_sizes import sizes_of_hops
-from tasks.bounds import WRITTEN_COUNTS, count_bytes
-from tasks.budgets import SMALL_FILES_BYTES, Budgets, format_bytes
-from tasks.build_cache import cache_estimate
+from tasks.advised_budgets import disk_of_run, ids_memory, least_disk, plan_of, settled, smallest_budgets
+from tasks.budgets import Budgets, format_bytes
 from tasks.compute_threads import compute_threads
-from tasks.disk_plan import plan_training
-from tasks.expected_batches import ExpectedBatch, expected_batch
-from tasks.expected_epoch import BatchSeconds, Expected, epoch_from_disk, epoch_in_memory
+from tasks.expected_epoch import Expected, epoch_from_disk, epoch_in_memory
 from tasks.expected_evaluation import evaluation
-from tasks.expected_graph import ExpectedGraph, expect_graph
-from tasks.first_batches import FirstBatches
-from tasks.machine_rates import cores, row_seconds, sampling_seconds, step_seconds
-from tasks.memory import plan_ingest
-from tasks.profile_memory import plan_profile
-from tasks.sources import ingest_options, open_source
+from tasks.expected_graph import as_numbered, expect_graph
+from tasks.expected_work import Workload, batch_seconds, workload
+from tasks.machine_rates import cores
+from tasks.sources import open_source
+from tasks.specs import TRAIN
 from tasks.storage_memory import StoragePlan
-from tasks.training_config import stand_in_bytes, train_options, training_estimate
-from tasks.training_types import TrainOptions
+from tasks.training_config import training_estimate
 
 _logger = logging.getLogger(__name__)
 _LIBRARY_SPARE = 0.8  # of the memory that is free: the rest is for what nobody counts
 _EDGE_SECONDS = 2
 """Edges are read for so many times as long as the disk is measured."""
-_LARGER = 1.5
-"""How much larger than the mean the first mini-batches may be: the smallest budget is one for such."""
 _NUMBERED_EDGES_PER_S = 500_000
 """Edges whose ids are numbered in a second: of more of them, what comes by id is left out."""
 
@@ -69,37 +57,6 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """What an epoch has to do."""
-
-    graph: ExpectedGraph
-    """The graph."""
-    options: TrainOptions
-    """How it is trained on."""
-    spec: ModelSpec
-    """The network."""
-    batch: ExpectedBatch
-    """A mini-batch."""
-    validated: ExpectedBatch
-    """All neighbors of the nodes that are validated on."""
-
-    @property
-    def num_batches(self) -> int:
-        """Mini-batches of an epoch."""
-        return max(1, -(-self.graph.store.info.split_sizes["train"] // self.options.batch_size))
-
-    @property
-    def first(self) -> FirstBatches:
-        """What training expects of its mini-batches."""
-        id_bytes = 4 if self.graph.store.info.num_nodes < 2**31 else 8
-        shapes, nodes = self.batch.shapes, self.batch.num_inputs
-        are_integers = self.graph.store.info.feature_dtype.kind != "f"
-        seeds = self.options.batch_size
-        sizes = sizes_of_hops(shapes, nodes, seeds, id_bytes, self.spec, are_integers=are_integers)
-        return FirstBatches(sizes, self.batch.shared_nodes)
-
-
-@dataclass(frozen=True)
 class Advice:
     """What to set, why, and what to expect."""
 
@@ -112,9 +69,9 @@ class Advice:
     memory_bytes: int
     """Memory that training takes in that mode."""
     disk_bytes: int
-    """Disk that the prepared graph takes, scratch files included."""
+    """Disk at the peak of a run, as ingest will count it: what stages leave, scratch files, layers' files."""
     disk_budget: int
-    """A `disk_budget` that does for every stage."""
+    """A `disk_budget` that is sure to do for the whole run."""
     hyperbatch: int
     """Mini-batches that are sampled and gathered together from disk; 0 from memory."""
     smallest_host_budget: Mapping[str, int]
@@ -148,20 +105,26 @@ def advise(config: PipelineConfig, *, seconds: float = 2.0) -> Advice:
 
     Raises
     ------
+    BudgetError
+        What `disk_budget` leaves for spilling is too little; names one that does.
     InputError
         A file is missing or not of the format.
     OSError
         The disk cannot be written to.
     """
-    source = open_source(config.data)
+    source, numbering = open_source(config.data), 0
     if source.num_nodes is None and source.approx_edges <= _NUMBERED_EDGES_PER_S * seconds:
         source, _ = numbered(source, None)  # tables by id, too, are only known then
-    elif source.labelled_later:
+        numbering = ids_memory(source)
+    elif source.num_nodes is None:
         _logger.warning(
-            "features and labels by id are left out: their %d edges take longer to number than --seconds allows",
+            "ids are not numbered, labels by id left out, and what depends on either is about right: %d edges take "
+            "longer than --seconds allows",
             source.approx_edges,
         )
-    work = workload(config, expect_graph(config, source, _EDGE_SECONDS * seconds))
+    graph = expect_graph(config, source, _EDGE_SECONDS * seconds)
+    source = as_numbered(source, graph)
+    work = workload(config, graph, numbering_bytes=numbering)
     machine = look_at_machine(config, seconds)
     with compute_threads(work.options):
         return decide(config, source, machine, work)
@@ -181,133 +144,43 @@ def look_at_machine(config: PipelineConfig, seconds: float) -> Machine:
     )
 
 
-def workload(config: PipelineConfig, graph: ExpectedGraph) -> Workload:
-    """Expect an epoch's mini-batches, and what validation reaches."""
-    options, info = train_options(config, None), graph.store.info
-    spec = options.model_spec(max(1, info.feature_dim), max(1, info.num_classes))
-    seeds = min(options.batch_size, max(1, info.split_sizes["train"]))
-    everything = [-1] * spec.num_layers if spec.needs_graph else []
-    return Workload(
-        graph,
-        options,
-        spec,
-        expected_batch(graph.degrees, options.fanouts, seeds, replace=options.replace),
-        expected_batch(graph.degrees, everything, info.split_sizes["valid"]),
-    )
-
-
 def decide(config: PipelineConfig, source: GraphSource, machine: Machine, work: Workload) -> Advice:
     """Choose a mode and its sizes, and predict an epoch."""
     block = machine.disk.efficient_block_bytes
     work = replace(work, graph=work.graph.in_blocks_of(block))
-    store = work.graph.store
+    store, asked_disk = work.graph.store, config.disk_budget
     in_memory = training_estimate(config, store).memory_bytes
+    from_disk = in_memory > machine.memory_bytes or config.storage.mode == "storage"
+    config = settled(config, source, machine.memory_bytes, block, from_disk=from_disk)
     smallest = smallest_budgets(config, source, work)
-    settings = {"layout.block_bytes": str(block)}
-    if in_memory <= machine.memory_bytes and config.storage.mode == "memory":
-        plan, memory, settings["storage.mode"] = None, in_memory, "memory"
-    else:
-        memory = max(machine.memory_bytes, *smallest.values())
-        plan = plan_of(config, work, memory)
-        settings |= {"storage.mode": "storage", "host_budget": str(memory)}
-    batch = batch_seconds(work)
-    if plan is None:
-        epoch = epoch_in_memory(work.num_batches, batch, work.options.threads)
-    else:
-        epoch = epoch_from_disk(plan, work.first.sizes, work.num_batches, batch, machine.disk, work.options.threads)
-    disks = _stage_disks(config, source, work, memory, plan)
+    needed = (nbytes for stage, nbytes in smallest.items() if from_disk or stage != TRAIN)
+    host_budget = max(machine.memory_bytes, *needed)
+    plan = plan_of(config, work, host_budget) if from_disk else None
+    settings = {"layout.block_bytes": str(block), "storage.mode": config.storage.mode}
+    if from_disk or host_budget > machine.memory_bytes:
+        settings["host_budget"] = str(host_budget)
+    if config.disk_budget != asked_disk:
+        settings["disk_budget"] = str(config.disk_budget)
+    disk = disk_of_run(config, source, host_budget)
     return Advice(
         settings=settings,
         reasons=_reasons(machine, work, in_memory, smallest, plan),
-        mode=settings["storage.mode"],
-        memory_bytes=memory,
-        disk_bytes=disks["reorder"] + max(disks["ingest"], disks.get("train", 0)),
-        disk_budget=max(disks.values()),
+        mode=config.storage.mode,
+        memory_bytes=host_budget if from_disk else in_memory,
+        disk_bytes=least_disk(disk),
+        disk_budget=max(least_disk(disk), disk.enough_disk_bytes),
         hyperbatch=0 if plan is None else plan.hyperbatch,
         smallest_host_budget=smallest,
-        epoch=epoch,
+        epoch=_epoch(machine, work, plan),
         evaluation=evaluation(store, work.spec, work.validated.shapes, plan, machine.disk),
     )
 
 
-def plan_of(config: PipelineConfig, work: Workload, budget: int, *, larger: float = 1.0) -> StoragePlan:
-    """The plan that training from disk will make, if its first mini-batches are larger by a factor than the mean.
-
-    Raises
-    ------
-    BudgetError
-        If the budget is too small; names the smallest one that would do.
-    """
-    return plan_training(
-        work.graph.store,
-        work.options,
-        work.spec,
-        # Rows and lists together.
-        replace(work.first, sizes=work.first.sizes.times(larger), list_bytes=stand_in_bytes(config)),
-        num_seeds=work.graph.store.info.split_sizes["train"],
-        cached_rows=0,
-        host_budget=budget,
-        hyperbatch=config.storage.hyperbatch,
-        room=_room(config, work),
-    )
-
-
-def _room(config: PipelineConfig, work: Workload) -> SpillRoom:
-    """What a `disk_budget` leaves beside the laid-out store; without one, the disk is taken to be large enough."""
-    if config.disk_budget is None:
-        return ENDLESS
-    store = work.graph.store
-    beside = estimate_store_bytes(store, store.info.block_bytes)
-    return SpillRoom(max(0, int(config.disk_budget) - beside), beside)
-
-
-def smallest_budgets(config: PipelineConfig, source: GraphSource, work: Workload) -> dict[str, int]:
-    """The smallest `host_budget` that would do for each stage, training from disk."""
-    store, sampling, profile = work.graph.store, config.sampling, config.profile
-    counts = count_bytes(store.info.split_sizes["train"], sampling, profile.epochs, profile.heldout_epochs)
-    expected = replace(source, num_nodes=store.info.num_nodes)
-    profiled = plan_profile(
-        store,
-        sampling,
-        0,
-        counts_bytes=WRITTEN_COUNTS * counts,
-        longest_list=int(work.graph.degrees.in_degree.max(initial=0)),
-    )
-    smallest = {
-        "ingest": plan_ingest(expected, ingest_options(config), 0).estimate.memory_bytes,
-        "reorder": layout_held_bytes(store) + LEAST_WORK_BYTES,
-        "profile": profiled.memory_bytes,
-        "cache": cache_estimate(store, config).memory_bytes,
-    }
-    try:
-        plan_of(config, work, 1, larger=_LARGER)
-    except BudgetError as error:
-        smallest["train"] = error.needed or 0
-    return smallest
-
-
-def batch_seconds(work: Workload) -> BatchSeconds:
-    """Time what a mini-batch takes."""
-    info, batch = work.graph.store.info, work.batch
-    edges = sum(shape.num_edges for shape in batch.shapes)
-    return BatchSeconds(
-        sampling=edges * sampling_seconds(work.options.fanouts, info.num_edges / info.num_nodes),
-        rows=batch.num_inputs * row_seconds(info.feature_row_bytes),
-        step=step_seconds(work.spec, batch.shapes, batch.num_inputs),
-    )
-
-
-def _stage_disks(
-    config: PipelineConfig, source: GraphSource, work: Workload, memory_bytes: int, plan: StoragePlan | None
-) -> dict[str, int]:
-    """Bytes that the stages which write much may write, by stage."""
-    store = work.graph.store
-    expected = replace(source, num_nodes=store.info.num_nodes)
-    stages = {
-        "ingest": plan_ingest(expected, ingest_options(config), memory_bytes).estimate.disk_bytes,
-        "reorder": estimate_store_bytes(store, store.info.block_bytes) + SMALL_FILES_BYTES,
-    }
-    return stages if plan is None else stages | {"train": plan.row_room.enough}
+def _epoch(machine: Machine, work: Workload, plan: StoragePlan | None) -> Expected:
+    batch, threads = batch_seconds(work), work.options.threads
+    if plan is None:
+        return epoch_in_memory(work.num_batches, batch, threads)
+    return epoch_from_disk(plan, work.first.sizes, work.num_batches, batch, machine.disk, threads)
 
 
 def _reasons(

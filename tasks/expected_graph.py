@@ -73,6 +73,17 @@ def expect_graph(config: PipelineConfig, source: GraphSource, seconds: float) ->
     return ExpectedGraph(ExpectedStore(info), degrees)
 
 
+def as_numbered(source: GraphSource, graph: ExpectedGraph) -> GraphSource:
+    """A source with the sizes that it will have once its nodes are numbered; what it holds then is not known."""
+    if source.num_nodes is not None:
+        return source
+    num_nodes, width, features = graph.store.info.num_nodes, graph.degrees.name_bytes, source.features
+    names = np.broadcast_to(np.zeros((), f"S{width}"), num_nodes) if width else None  # sizes alone: takes no memory
+    if features is not None and features.keyed is None:
+        features = replace(features, num_rows=num_nodes, keyed=lambda: iter(()))
+    return replace(source, num_nodes=num_nodes, original_ids=names, features=features)
+
+
 def _stored_dtype(data: DataConfig, features: FeatureTable) -> np.dtype[Any]:
     """The type that ingest will store features in; whether they are all 0 or 1 is told from the first of them."""
     if data.normalize_features == "row":

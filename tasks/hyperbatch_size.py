@@ -158,23 +158,18 @@ class Hyperbatches:
     def sample_room(self, share: Share) -> int:
         """What of the room samples get."""
         most = self.largest if share.good_room <= self.room else self.bound
-        return self._sample_disk(share.count, most) if share.spills_samples else 0
+        return sample_disk_bytes(share.count, self.expected, most) if share.spills_samples else 0
 
     def _ways(self) -> tuple[bool, ...]:
         """Samples in memory, or on disk."""
         return (False, True) if self.expected.edges else (False,)
-
-    def _sample_disk(self, count: int, most: BatchSizes) -> int:
-        """Bytes on disk for samples of hyperbatches of so many, or for one as large as any."""
-        one, largest = (padded(sizes.sample_bytes) + padded(1) for sizes in (self.expected, most))
-        return GENERATIONS * max(count * one, largest)
 
     def _least_room(self, count: int, cache: int, most: BatchSizes, *, spills: bool) -> int:
         """Bytes on disk for samples, and for what the rows of one mini-batch at a time take beyond the caches."""
         row_bytes = self.store.info.feature_row_bytes
         beyond = most.nodes - cache // GENERATIONS // (row_bytes + KEPT_ID_BYTES)
         rows = GENERATIONS * spilled_bytes(max(0, beyond), row_bytes, 1)
-        return rows + (self._sample_disk(count, most) if spills else 0)
+        return rows + (sample_disk_bytes(count, self.expected, most) if spills else 0)
 
     def _counts(self) -> Iterator[int]:
         """Sizes that cut an epoch into equal hyperbatches, and 1."""
@@ -217,7 +212,7 @@ class Hyperbatches:
     def traffic(self, count: int, cache: int, sampling: int, *, spills: bool) -> Traffic:
         """What hyperbatches of so many move, with so much memory for rows and for sampling."""
         info, sizes = self.store.info, self.expected
-        room = self.room - (self._sample_disk(count, self.bound) if spills else 0)
+        room = self.room - (sample_disk_bytes(count, sizes, self.bound) if spills else 0)
         lists, waiting = self._lists(count, sampling)
         samples = waiting + (sizes.sample_bytes if spills else 0)
         if not info.feature_row_bytes:
@@ -267,6 +262,12 @@ class Hyperbatches:
         nodes, often = self.expected.nodes, min(self.shared_nodes, self.expected.nodes)
         seldom = max(1, self.store.info.num_nodes - often)
         return min(rows, often) + max(0, rows - often) * min(1.0, (nodes - often) / seldom)
+
+
+def sample_disk_bytes(count: int, expected: BatchSizes, most: BatchSizes) -> int:
+    """Bytes on disk for samples of hyperbatches of so many mini-batches, or for one as large as any."""
+    one, largest = (padded(sizes.sample_bytes) + padded(1) for sizes in (expected, most))
+    return GENERATIONS * max(count * one, largest)
 
 
 def held_bytes(sizes: BatchSizes, *, spills: bool) -> int:

@@ -18,11 +18,11 @@ from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
 from tasks.budgets import Estimate, format_bytes
 from tasks.fetch import fetch_missing
-from tasks.memory import ingested_bytes, plan_ingest
+from tasks.memory import plan_ingest
 from tasks.progress import Advance, progress
 from tasks.readiness import check_source
 from tasks.run_context import RunContext
-from tasks.run_disk import GraphSizes, jointly
+from tasks.run_disk import ingest_jointly
 from tasks.sources import STORE_FILE, ingest_options, open_source
 from tasks.specs import INGEST, ingest_spec, reorder_spec
 
@@ -84,11 +84,7 @@ def ingest_graph(run: RunContext) -> Manifest:
 
 def _jointly(run: RunContext, source: GraphSource, estimate: Estimate) -> Estimate:
     """With the stages after it, once the nodes are known."""
-    if source.num_nodes is None:
-        return estimate
-    options = ingest_options(run.config)
-    sizes = GraphSizes.of_source(source, options, int(run.config.layout.block_bytes))
-    return jointly(estimate, run.config, sizes, run.stages_after(INGEST), ingested_bytes(source, options))
+    return ingest_jointly(run.config, source, estimate, run.stages_after(INGEST))
 
 
 def _progress(description: str, unit: str) -> AbstractContextManager[Advance]:

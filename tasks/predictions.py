@@ -69,6 +69,8 @@ def _key(config: PipelineConfig, settings: Mapping[str, str] | None = None) -> d
     plain = config.model_dump(mode="json", include=_DEPENDS_ON)
     for name, value in (settings or {}).items():
         *sections, field = name.split(".")
+        if not sections and field not in _DEPENDS_ON:
+            continue
         part = plain
         for section in sections:
             part = part[section]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from storage.cache.pre_sampling import take_profile
 from storage.csc import id_dtype
 from storage.degrees import count_in_degrees, count_out_degrees
 from storage.errors import MachineError
+from storage.expected_store import StoreSizes
 from storage.formats.base import IdArray
 from storage.graph_store import OUT_DEGREE, GraphStore, row_chunks
 from storage.leftovers import scratch_directory
@@ -151,13 +152,39 @@ def _ranks(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> IdAr
 
 
 def _profile_plan(config: PipelineConfig, store: GraphStore, memory_bytes: int) -> ProfilePlan:
+    return _hotness_plan(config, store, memory_bytes, count_in_degrees(store).largest)
+
+
+def _hotness_plan(config: PipelineConfig, store: StoreSizes, memory_bytes: int, longest_list: int) -> ProfilePlan:
     """How hotness is sampled: its profile is held as a whole."""
-    one = count_bytes(store.info.split_sizes["train"], config.sampling, config.profile.epochs, 0)
-    longest = count_in_degrees(store).largest
-    return plan_profile(store, config.sampling, memory_bytes, counts_bytes=PROFILE_COUNTS * one, longest_list=longest)
+    counts = PROFILE_COUNTS * count_bytes(store.info.split_sizes["train"], config.sampling, config.profile.epochs, 0)
+    return plan_profile(store, config.sampling, memory_bytes, counts_bytes=counts, longest_list=longest_list)
 
 
-def _work_bytes(store: GraphStore, memory_bytes: int) -> int:
+def reorder_memory(
+    config: PipelineConfig, store: StoreSizes, memory_bytes: int, longest_list: Callable[[], int]
+) -> int:
+    """Bytes of memory that rewriting the store takes, or finding its order if that is more.
+
+    Parameters
+    ----------
+    config : PipelineConfig
+    store : StoreSizes
+    memory_bytes : int
+        What it may take, if it can do with less.
+    longest_list : callable
+        Tells the largest in-degree.
+    """
+    order, info = config.layout.order, store.info
+    rewriting = layout_held_bytes(store) + _work_bytes(store, memory_bytes)
+    if order == "locality":
+        return max(rewriting, topology_bytes(store) + order_bytes(order, info.num_nodes, info.num_edges))
+    if order == "hotness":
+        return max(rewriting, _hotness_plan(config, store, memory_bytes, longest_list()).memory_bytes)
+    return rewriting
+
+
+def _work_bytes(store: StoreSizes, memory_bytes: int) -> int:
     """Memory for pieces of the new store: what is left of a budget, where more would save a pass."""
     left = max(LEAST_WORK_BYTES, memory_bytes - layout_held_bytes(store))
     return min(layout_work_bytes(store), left, _MOST_WORK_BYTES)
@@ -165,14 +192,10 @@ def _work_bytes(store: GraphStore, memory_bytes: int) -> int:
 
 def _estimate(run: RunContext, store: GraphStore, ingested: Manifest) -> Estimate:
     """Add up what rewriting the store takes, or finding its order if that is more; and what later stages take."""
-    config, info, layout = run.config, store.info, run.config.layout
+    config, layout = run.config, run.config.layout
     memory_bytes = run.artifacts.budgets.memory_bytes()
     work_bytes = _work_bytes(store, memory_bytes)
-    memory = layout_held_bytes(store) + work_bytes
-    if layout.order == "locality":
-        memory = max(memory, topology_bytes(store) + order_bytes(layout.order, info.num_nodes, info.num_edges))
-    if layout.order == "hotness":
-        memory = max(memory, _profile_plan(config, store, memory_bytes).memory_bytes)
+    memory = reorder_memory(config, store, memory_bytes, lambda: count_in_degrees(store).largest)
     kept = _store_bytes(config, store)
     disk = kept + _scratch_bytes(run, store, work_bytes, ingested.directory)
     freed = 0 if layout.keep_ingest else ingested.present_bytes

@@ -11,16 +11,19 @@ from conf.schema import PipelineConfig
 from kernels.nn.model import ModelSpec
 from storage.blocks.layout import estimate_store_bytes, laid_out_bytes
 from storage.blocks.spill_room import spilled_bytes
+from storage.csc import id_dtype
+from storage.expected_store import StoreSizes
 from storage.formats.base import GraphSource
-from storage.graph_store import GraphStore
 from storage.ingest import IngestOptions
-from tasks.batch_sizes import most_hops
+from tasks.batch_sizes import largest_possible
 from tasks.bounds import PROFILE_COUNTS, count_bytes
 from tasks.budgets import SMALL_FILES_BYTES, Estimate
 from tasks.hyperbatch_options import GENERATIONS
+from tasks.hyperbatch_size import sample_disk_bytes
 from tasks.inference_sizes import inference_disk_bytes
 from tasks.memory import ingested_bytes, ingested_edges
-from tasks.specs import CACHE, PROFILE, REORDER, TRAIN
+from tasks.sources import ingest_options
+from tasks.specs import CACHE, PROFILE, REORDER, STAGES, TRAIN
 from tasks.training_config import model_disk_bytes, train_options
 
 _PLAN_NODE_BYTES = 16
@@ -62,8 +65,8 @@ class GraphSizes:
         )
 
     @classmethod
-    def of_store(cls, store: GraphStore, block_bytes: int) -> GraphSizes:
-        """Take them from the ingested store, or from the laid-out one."""
+    def of_store(cls, store: StoreSizes, block_bytes: int) -> GraphSizes:
+        """Take them from the ingested store, or from the laid-out one, be it there or expected."""
         info = store.info
         return cls(
             info.num_nodes,
@@ -91,6 +94,21 @@ class StageDisk:
     def written_once(cls, nbytes: int) -> StageDisk:
         """A stage whose output grows until it is done."""
         return cls(nbytes, nbytes, nbytes)
+
+
+def ingest_jointly(config: PipelineConfig, source: GraphSource, estimate: Estimate, stages: Sequence[str]) -> Estimate:
+    """Add to the estimate of ingest what the stages after it take, once the nodes are known."""
+    if source.num_nodes is None:
+        return estimate
+    options = ingest_options(config)
+    sizes = GraphSizes.of_source(source, options, int(config.layout.block_bytes))
+    return jointly(estimate, config, sizes, stages, ingested_bytes(source, options))
+
+
+def beside_spills(config: PipelineConfig, sizes: GraphSizes, ingested: int) -> int:
+    """Bytes on disk beside what training spills: what the stages before it leave, and the model."""
+    kept = sum(stage_disk(stage, config, sizes).kept for stage in STAGES[1:])
+    return kept + (ingested if config.layout.keep_ingest else 0)
 
 
 def jointly(
@@ -145,18 +163,23 @@ def plan_disk_bytes(num_nodes: int) -> int:
 
 
 def _training_disk(config: PipelineConfig, sizes: GraphSizes) -> StageDisk:
-    """Beside the model: from disk, layers' files of evaluation, or rows of a mini-batch for each hyperbatch held."""
+    """Beside the model: from disk, layers' files of evaluation, or what hyperbatches spill."""
     least, most = (_spec(config, sizes, sizes.num_classes or unknown) for unknown in (1, config.model.hidden))
     adds, enough = model_disk_bytes(least, config.training.epochs), model_disk_bytes(most, config.training.epochs)
     if config.storage.mode == "storage":
-        sampling = config.sampling
-        graph = (sizes.num_nodes, sizes.num_edges)
-        _, nodes = most_hops(*graph, sampling.fanouts, sampling.batch_size, replace=sampling.replace)
         adds += inference_disk_bytes(least, sizes.num_nodes)
-        enough += max(
-            inference_disk_bytes(most, sizes.num_nodes), GENERATIONS * spilled_bytes(nodes, sizes.row_bytes, 1)
-        )
+        enough += max(inference_disk_bytes(most, sizes.num_nodes), _most_spilled(config, sizes, most))
     return StageDisk(adds, enough, model_disk_bytes(least, config.training.epochs))
+
+
+def _most_spilled(config: PipelineConfig, sizes: GraphSizes, spec: ModelSpec) -> int:
+    """Samples of each hyperbatch held, and rows of one of its mini-batches, all as large as any can be."""
+    sampling, id_bytes = config.sampling, id_dtype(sizes.num_nodes).itemsize
+    graph = (sizes.num_nodes, sizes.num_edges)
+    largest = largest_possible(*graph, sampling.fanouts, sampling.batch_size, id_bytes, spec, replace=sampling.replace)
+    count = min(config.storage.hyperbatch or 1, max(1, -(-sizes.num_train // sampling.batch_size)))
+    samples = sample_disk_bytes(count, largest, largest) if largest.edges else 0
+    return samples + GENERATIONS * spilled_bytes(largest.nodes, sizes.row_bytes, 1)
 
 
 def _spec(config: PipelineConfig, sizes: GraphSizes, num_classes: int) -> ModelSpec:

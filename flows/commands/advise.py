@@ -55,6 +55,8 @@ def advise(
             typer.echo(reason)
         typer.echo("set: " + " ".join(f"{name}={value}" for name, value in advice.settings.items()))
         memory, disk = format_bytes(advice.memory_bytes), format_bytes(advice.disk_bytes)
-        typer.echo(f"expect: {memory} of memory to train, {disk} of disk (disk_budget: at least {advice.disk_budget})")
+        typer.echo(
+            f"expect: {memory} of memory to train, {disk} of disk ({advice.disk_budget} as disk_budget is sure to do)"
+        )
         for what, expected in (("an epoch", advice.epoch), ("its validation", advice.evaluation)):
             typer.echo(f"expect: {what} {expected.seconds:.3g} s, {format_bytes(expected.read_bytes)} read from disk")

@@ -105,7 +105,7 @@ def layout_held_bytes(store: StoreSizes) -> int:
     return 3 * held + (_id_bytes(store) + 8) * nodes + nodes // 8 + _READING_BYTES
 
 
-def layout_work_bytes(store: GraphStore) -> int:
+def layout_work_bytes(store: StoreSizes) -> int:
     """Bytes beyond which more `work_bytes` save no pass: the largest part of the store."""
     return max(store.nbytes(name) for name in _STREAMED)
 

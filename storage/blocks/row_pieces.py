@@ -98,7 +98,7 @@ class FeaturePieces:
     @staticmethod
     def memory_bytes(row_bytes: int, block_bytes: int) -> int:
         """Most bytes in memory beside the buffer of blocks: a block put together with rows that begin before it."""
-        return 0 if block_bytes % row_bytes == 0 else block_bytes + 2 * row_bytes
+        return 0 if not row_bytes or block_bytes % row_bytes == 0 else block_bytes + 2 * row_bytes
 
     def piece_of(self, slots: IdArray) -> I64Array:
         """As `RowPieces.piece_of`."""

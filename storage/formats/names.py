@@ -20,6 +20,7 @@ SeriesPair = tuple[pl.Series, pl.Series]
 
 _COPIES = 3  # of the names while they are merged
 _NAME_BYTES = 128  # a name's entries in tables, while they are merged and while they are encoded
+_VIEW_BYTES, _INLINE_BYTES = 16, 12  # of a name in a column; longer ones lie beside it
 _FIXED_BYTES = 32 << 20
 _MARGIN = 1.1  # for what an estimate of their number is off
 
@@ -88,6 +89,12 @@ def collect_names(columns: Iterable[pl.Series], most_bytes: int | None = None) -
     if names.str.contains("\0", literal=True).any():
         raise InputError("a name holds a zero byte, which a store cannot keep: rename that node or relation")
     return names
+
+
+def naming_bytes(num_names: int, longest: int) -> int:
+    """Memory within which `collect_names` finds so many names: those merged, those pending, and those of a column."""
+    one = _VIEW_BYTES + (longest if longest > _INLINE_BYTES else 0)
+    return _COPIES * (2 * num_names + max(num_names, CHUNK_EDGES)) * one
 
 
 def _too_many(num_names: int, longest: int, most_bytes: int | None) -> BudgetError:

@@ -85,7 +85,9 @@ class _TripleText:
     table: TextTable
 
     def chunks(self) -> Iterator[EdgeChunk]:
-        raise AssertionError("names must be numbered first")
+        """Read the names of heads and tails anew."""
+        for frame in self.table.read({_HEAD: pl.String, _TAIL: pl.String}):
+            yield frame.to_series(0).to_numpy(), frame.to_series(1).to_numpy()
 
     def locate(self, row: int) -> str:
         return self.table.locate(row)

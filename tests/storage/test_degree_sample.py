@@ -44,6 +44,19 @@ def test_all_edges_give_the_degrees_of_the_store(
         expected[key] = expected.get(key, 0) + 1
     assert histogram(found) == pytest.approx(expected)
     assert (found.num_nodes, found.num_edges) == (9, len(stored.indices))
+    assert found.longest_list == np.diff(stored.indptr).max()
+
+
+@given(IDS, st.booleans())
+def test_names_give_the_degrees_that_numbers_give(edges: list[tuple[int, int]], symmetrize: bool) -> None:
+    src, dst = np.array(edges, np.int64).reshape(-1, 2).T.copy()
+    rules, known = EdgeRules(symmetrize), {"num_nodes": None, "approx_edges": len(src), "seconds": 60}
+    expected = sample_degrees(in_chunks(src, dst, 7), rules, **known)
+    named = [np.array([f"é{node}" for node in ids], np.object_) for ids in (src, dst)]
+    found = sample_degrees(in_chunks(*named, 7), rules, **known)
+    assert histogram(found) == histogram(expected)
+    assert (found.num_nodes, found.num_edges) == (expected.num_nodes, expected.num_edges)
+    assert found.name_bytes == (3 if edges else 0)
 
 
 def shuffled_power_law(nodes: int, edges: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,6 +76,18 @@ def test_nodes_are_drawn_where_edges_are_too_many(monkeypatch: pytest.MonkeyPatc
     for most in (1, 5, 15):  # what fanouts of so many draw
         expected = np.minimum(degree, most).sum()
         assert drawn.nodes @ np.minimum(drawn.in_degree, most) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("hub", range(4))
+def test_the_longest_list_is_found_whether_or_not_its_node_is_drawn(hub: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 50_000, (2, 200_000))
+    dst[::2] = hub
+    whole = sample_degrees(in_chunks(src, dst, 10_000), EdgeRules(), num_nodes=None, approx_edges=1, seconds=60)
+    monkeypatch.setattr(degree_sample, "_MOST_EDGES", 50_000)
+    drawn = sample_degrees(in_chunks(src, dst, 10_000), EdgeRules(), num_nodes=None, approx_edges=1, seconds=60)
+    assert whole.longest_list == np.bincount(dst).max()
+    assert drawn.longest_list == pytest.approx(whole.longest_list, rel=0.1)
 
 
 @pytest.mark.parametrize("chunks", [2, 10])

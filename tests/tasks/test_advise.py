@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conf.load import load_config
 from conf.schema import PipelineConfig
 from storage.blocks.probe import DiskSpeed, probe_disk
+from storage.errors import BudgetError
 from storage.graph_store import GraphStore
-from storage.ingest import ingest
-from tasks.advise import Advice, Machine, advise, decide, plan_of, workload
-from tasks.expected_graph import expect_graph
+from storage.ingest import ingest, numbered
+from tasks import advise as advising
+from tasks.advise import Advice, Machine, advise, decide
+from tasks.advised_budgets import ids_memory, plan_of, settled, smallest_budgets
+from tasks.expected_graph import as_numbered, expect_graph
+from tasks.expected_work import workload
 from tasks.predictions import keep_prediction, prediction_errors
 from tasks.sources import ingest_options, open_source
+from tests.tasks.test_run_disk import DEMO, named, run
 
 SMALL = ("data.demo.nodes=2000", "data.demo.edges=20000", "sampling.batch_size=100", "sampling.fanouts=[3, 4]")
 DISK = DiskSpeed(True, 1e9, 10_000.0, 1.5e9, 1e9)
@@ -91,6 +97,125 @@ def replace_hyperbatch(asked: PipelineConfig, count: int) -> PipelineConfig:
     return asked.model_copy(update={"storage": asked.storage.model_copy(update={"hyperbatch": count})})
 
 
+RUN = (*DEMO, "data.demo.nodes=8000", "data.demo.edges=80000", "sampling.batch_size=500", "model.hidden=48")
+KEEPING = ("layout.keep_ingest=true",)
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "settings"),
+    [(1 << 30, ()), (5 << 20, ()), (5 << 20, (*KEEPING, "storage.mode=storage", "storage.hyperbatch=2"))],
+    ids=["from memory", "from disk", "hyperbatches of two, keeping ingest"],
+)
+def test_the_advised_budget_of_disk_does_for_a_whole_run(
+    tmp_path: Path, memory_bytes: int, settings: tuple[str, ...]
+) -> None:
+    asked = load_config("demo", [*RUN, *settings, f"state_dir={tmp_path}"])
+    advice, from_disk = advice_for(asked, memory_bytes), memory_bytes < 1 << 30
+    assert (advice.mode == "storage") == from_disk
+    advised = [*RUN, *settings, *(f"{name}={value}" for name, value in advice.settings.items())]
+    with pytest.raises(BudgetError) as caught:
+        run(tmp_path, *advised, "disk_budget=1MB")
+    assert named(caught) == advice.disk_budget >= advice.disk_bytes
+    for budget in (1, advice.disk_bytes - 1, advice.disk_budget):  # one that the run would refuse gives way
+        tight = asked.model_copy(update={"disk_budget": budget})
+        block = DISK.efficient_block_bytes
+        found = settled(tight, open_source(asked.data), memory_bytes, block, from_disk=from_disk)
+        assert found.disk_budget == advice.disk_budget
+    run(tmp_path, *advised, f"disk_budget={advice.disk_budget}")
+
+
+def test_the_smallest_memory_of_an_order_is_what_its_refusal_names(tmp_path: Path) -> None:
+    sizes = ("data.demo.nodes=100000", "data.demo.edges=1000000", "sampling.batch_size=1000", "sampling.fanouts=[9, 9]")
+    found = dict[str, int]()
+    graph = expect_graph(load_config("demo", [*DEMO, *sizes]), open_source(load_config("demo", sizes).data), 60.0)
+    run(tmp_path, *DEMO, *sizes, until="ingest")
+    for order in ("degree", "locality", "hotness"):
+        settings = (*DEMO, *sizes, f"layout.order={order}")
+        asked = load_config("demo", settings)
+        found[order] = smallest_budgets(asked, open_source(asked.data), workload(asked, graph))["reorder"]
+        with pytest.raises(BudgetError, match=rf"reorder .* set host_budget to at least {found[order]}$"):
+            run(tmp_path, *settings, "host_budget=1MB", until="reorder")
+    assert found["degree"] < min(found["locality"], found["hotness"])
+
+
+def test_what_fits_while_it_trains_gets_the_memory_that_preparing_takes(tmp_path: Path) -> None:
+    asked = config(tmp_path)
+    source = open_source(asked.data)
+    work = workload(asked, expect_graph(asked, source, 60.0), numbering_bytes=1 << 32)
+    advice = decide(asked, source, machine(1 << 30), work)
+    assert (advice.mode, advice.settings["host_budget"]) == ("memory", str(1 << 32))
+    assert "host_budget" not in decide(asked, source, machine(1 << 32), work).settings
+
+
+def named_graph(folder: Path) -> list[str]:
+    """Edges between names, and tables that go by them."""
+    edges, nodes = "".join(f"n{i % 300},n{7 * i % 299}\n" for i in range(3000)), range(300)
+    (folder / "edges.csv").write_text(edges)
+    (folder / "x.csv").write_text("id,a,b\n" + "".join(f"n{i},1.5,{i}\n" for i in nodes))
+    (folder / "y.csv").write_text("id,label\n" + "".join(f"n{i},{'cat' if i % 3 else 'dog'}\n" for i in nodes))
+    files = [
+        f"data.{name}={folder / file}.csv"
+        for name, file in zip(("edges", "features", "labels"), ("edges", "x", "y"), strict=True)
+    ]
+    return [*files, "data.id_column=id", f"state_dir={folder / 'state'}"]
+
+
+@pytest.mark.parametrize("tables", [True, False], ids=["tables by id", "edges alone"])
+def test_names_that_are_not_numbered_are_counted(tmp_path: Path, tables: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = [] if tables else ["data.features=", "data.labels=", "data.id_column="]
+    asked = load_config("edge_list", [*named_graph(tmp_path), *without])
+    source = open_source(asked.data)
+    graph = expect_graph(asked, source, 60.0)
+    sizes, exact = as_numbered(source, graph), numbered(open_source(asked.data), None)[0]
+    assert (sizes.num_nodes, graph.degrees.name_bytes) == (exact.num_nodes, 4) == (300, 4)
+    assert sizes.original_ids is not None and exact.original_ids is not None
+    assert sizes.original_ids.nbytes == exact.original_ids.nbytes
+    monkeypatch.setattr(advising, "probe_disk", lambda *_: DISK)
+    known = advise(asked, seconds=0.1)
+    monkeypatch.setattr(advising, "_NUMBERED_EDGES_PER_S", 0)
+    unknown = advise(asked, seconds=0.1)
+    assert known.disk_budget <= unknown.disk_budget <= 1.5 * known.disk_budget
+    assert unknown.mode == known.mode
+
+
+def test_triples_are_told_about_before_they_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.txt").write_text("".join(f"e{i % 90}\tr{i % 3}\te{7 * i % 89}\n" for i in range(900)))
+    file = tmp_path / "triples.yaml"
+    file.write_text(f"name: triples\ndata: {{format: triples, path: {tmp_path}, split: random}}\n")
+    asked = load_config(file, [f"state_dir={tmp_path / 'state'}"])
+    monkeypatch.setattr(advising, "probe_disk", lambda *_: DISK)
+    monkeypatch.setattr(advising, "_NUMBERED_EDGES_PER_S", 0)
+    assert any("90 nodes" in reason for reason in advise(asked, seconds=0.1).reasons)
+
+
+@pytest.mark.parametrize("mode", ["memory", "storage"])
+@pytest.mark.parametrize("nodes", [1, 50])
+def test_graphs_of_next_to_nothing(tmp_path: Path, nodes: int, mode: str) -> None:
+    (tmp_path / "edges.csv").write_text("source,target\n" if nodes > 1 else "0,0\n")
+    np.save(tmp_path / "x.npy", np.ones((nodes, 3), np.float32) / 3)
+    several = np.eye(3, dtype=np.int8)[np.arange(nodes) % 3]
+    np.save(tmp_path / "y.npy", np.maximum(several, [1, 0, 0]))
+    files = [f"data.{name}={tmp_path / file}" for name, file in (("edges", "edges.csv"), ("features", "x.npy"))]
+    files += [f"data.num_nodes={nodes}", f"state_dir={tmp_path / 'state'}", f"storage.mode={mode}"]
+    for labels in (f"data.labels={tmp_path / 'y.npy'}", "data.labels="):
+        asked = load_config("edge_list", [*files, labels])
+        assert advice_for(asked, 1 << 30).mode == mode
+    assert advice_for(load_config("edge_list", [*files, "data.features=", "data.labels="]), 1 << 30).mode == mode
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_numbering_keeps_within_the_memory_told(tmp_path: Path, names: bool) -> None:
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, 1 << 40, (20_000, 2))
+    text = "n{:060d},n{:060d}\n" if names else "{},{}\n"
+    (tmp_path / "edges.csv").write_text("".join(text.format(*pair) for pair in ends.tolist()))
+    asked = load_config("edge_list", [f"data.edges={tmp_path / 'edges.csv'}", "data.features=", "data.labels="])
+    least = ids_memory(numbered(open_source(asked.data), None)[0])
+    assert numbered(open_source(asked.data), least)[1] > 39_000
+    with pytest.raises(BudgetError, match="numbering"):
+        numbered(open_source(asked.data), 1 << 20)
+
+
 @pytest.mark.parametrize(
     ("rate", "small", "expected"), [(1e9, 10_000.0, 1 << 20), (1e9, 1e6, 64 << 10), (200e6, 100.0, 4 << 20)]
 )
@@ -129,6 +254,8 @@ def test_a_run_is_compared_with_its_own_prediction_only(tmp_path: Path) -> None:
         "advice/evaluation_s": 4.0,
         "advice/evaluation_s_error": -0.5,
     }
+    keep_prediction(asked, in_memory | {"disk_budget": "50000000"}, {"epoch_s": 2.0})
+    assert prediction_errors(asked, {"epoch_s": 3.0})["advice/epoch_s_error"] == 0.5, "no prediction hangs on it"
     for other in ("sampling.fanouts=[9, 9]", "storage.mode=storage", "backend=cpu"):
         assert prediction_errors(config(tmp_path, other), {"epoch_s": 3.0}) == {}, other
     assert prediction_errors(config(tmp_path, "host_budget=2GB"), {"epoch_s": 3.0}) != {}
