@@ -261,7 +261,7 @@ class Hyperbatches:
         """Rows of a mini-batch that are among so many which the first hyperbatch needs most: others only by chance."""
         nodes, often = self.expected.nodes, min(self.shared_nodes, self.expected.nodes)
         seldom = max(1, self.store.info.num_nodes - often)
-        return min(rows, often) + max(0, rows - often) * min(1.0, (nodes - often) / seldom)
+        return min(rows, often) + min(seldom, max(0, rows - often)) * min(1.0, (nodes - often) / seldom)
 
 
 def sample_disk_bytes(count: int, expected: BatchSizes, most: BatchSizes) -> int:
