@@ -53,7 +53,7 @@ test-full: check  ## Every test, the long repetitions too
 bench: $(VENV)/.dev-installed  ## Run the benchmarks and write tests/benchmarks/results
 	$(RUN) tests.benchmarks.run_all
 
-bench-billion: $(VENV)/.dev-installed  ## A graph of 1.07G edges within 2 GB of memory: hours, and 45 GB of disk
+bench-billion: $(VENV)/.dev-installed  ## A graph of 1.07G edges within 2 GB of memory: a quarter of an hour, and 45 GB of disk
 	$(RUN) tests.benchmarks.bench_billion
 
 clean:  ## Remove the virtual environment, caches and the state of `make run`
