@@ -88,6 +88,11 @@ class StoreInfo:
         """Bytes of one node's features."""
         return self.feature_dim * self.feature_dtype.itemsize
 
+    @property
+    def has_integer_features(self) -> bool:
+        """Whether features are stored as integers, which layers turn into floats."""
+        return self.feature_dtype.kind != "f"
+
 
 def check_format(path: Path, file: h5py.File) -> None:
     """Refuse what is no store, or one of another version."""

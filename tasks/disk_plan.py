@@ -72,7 +72,7 @@ def plan_training(
         id_bytes,
         spec,
         replace=options.replace,
-        are_integers=info.feature_dtype.kind != "f",
+        are_integers=info.has_integer_features,
     )
     held = _held_bytes(info, spec, cached_rows, first.list_bytes)
     held += sets_bytes(spec, info.num_nodes, prepared=2)  # for the validation and for the test nodes

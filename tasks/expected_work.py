@@ -43,7 +43,7 @@ class Workload:
         """What training expects of its mini-batches."""
         id_bytes = 4 if self.graph.store.info.num_nodes < 2**31 else 8
         shapes, nodes = self.batch.shapes, self.batch.num_inputs
-        are_integers = self.graph.store.info.feature_dtype.kind != "f"
+        are_integers = self.graph.store.info.has_integer_features
         seeds = self.options.batch_size
         sizes = sizes_of_hops(shapes, nodes, seeds, id_bytes, self.spec, are_integers=are_integers)
         return FirstBatches(sizes, self.batch.shared_nodes)

@@ -94,7 +94,7 @@ def measure_first(
     ) as topology:
         sampler, list_bytes = sampler_of(topology), _cache_bytes(topology, cached_lists)
         sizes, shared, before = list[BatchSizes](), 0, None
-        are_integers = store.info.feature_dtype.kind != "f"
+        are_integers = store.info.has_integer_features
         for index, its_seeds in enumerate(seeds):
             shapes, inputs = _grown(sampler, its_seeds, index)
             id_bytes = topology.id_dtype.itemsize

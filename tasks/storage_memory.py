@@ -144,14 +144,7 @@ def plan_storage(
     )
     topology = need.topology(budget, sizes)
     if budget < need.smallest(sizes, sizes, topology):
-        smallest = need.enough(budget, sizes, sizes)
-        raise BudgetError(
-            f"training from disk needs {smallest} bytes of memory ({_listed(need.kept(topology))}; then "
-            f"{_listed(need.while_training(sizes))}, and the samples of {hyperbatch or 1} mini-batches, or "
-            f"{evaluation_bytes / 1e6:.1f} MB of exact evaluation) and host_budget is {budget}: set host_budget to at "
-            f"least {smallest}, or use smaller sampling.batch_size or fanouts",
-            smallest,
-        )
+        raise _too_small(need, budget, sizes, topology)
     bound = need.bound(budget, sizes, largest)
     kept, hyperbatches = need.kept(topology), need.hyperbatches(sizes, bound)
     fixed = kept | need.while_training(bound)
@@ -189,13 +182,30 @@ def plan_storage(
         neighbor_bytes=neighbor_bytes,
         hyperbatches=hyperbatches,
     )
+    _log(plan, share)
+    return plan
+
+
+def _too_small(need: Need, budget: int, sizes: BatchSizes, topology: TopologyShare) -> BudgetError:
+    """Make the error of a budget too small."""
+    smallest = need.enough(budget, sizes, sizes)
+    return BudgetError(
+        f"training from disk needs {smallest} bytes of memory ({_listed(need.kept(topology))}; then "
+        f"{_listed(need.while_training(sizes))}, and the samples of {need.hyperbatch or 1} mini-batches, or "
+        f"{need.evaluation / 1e6:.1f} MB of exact evaluation) and host_budget is {budget}: set host_budget to at "
+        f"least {smallest}, or use smaller sampling.batch_size or fanouts",
+        smallest,
+    )
+
+
+def _log(plan: StoragePlan, share: Share) -> None:
     _logger.info(
         "training from disk in %d bytes, hyperbatches of %d that move %.1f MB a mini-batch and spill up to %.1f MB of "
         "rows, samples %s: %s",
-        budget, share.count, share.traffic.moved / 1e6, plan.row_room.nbytes / 1e6,
-        f"on disk, up to {sample_room / 1e6:.1f} MB" if share.spills_samples else "in memory", _listed(parts),
+        plan.budget, share.count, share.traffic.moved / 1e6, plan.row_room.nbytes / 1e6,
+        f"on disk, up to {plan.sample_room.nbytes / 1e6:.1f} MB" if share.spills_samples else "in memory",
+        _listed(plan.parts),
     )  # fmt: skip
-    return plan
 
 
 def _row_and_neighbor_bytes(room: SpillRoom, share: Share, sample_room: int, most_rows: int) -> tuple[int, int]:
