@@ -44,12 +44,13 @@ def plot_methods(figures: Mapping[str, Any], path: Path) -> None:
 
 
 def plot_sweeps(sweeps: Mapping[str, Mapping[str, Mapping[str, Any]]], path: Path) -> None:
-    """Seconds and bytes moved against each parameter."""
+    """Seconds against each parameter."""
     with figure(path, "", columns=len(sweeps), height=3.2) as axes:
         for ax, (name, points) in zip(axes, sweeps.items(), strict=True):
             done = {value: point for value, point in points.items() if "seconds" in point}
-            ax.plot(range(len(done)), [point["seconds"] for point in done.values()], "o-", color=BLUE, ms=4)
-            ax.set(xticks=range(len(done)), ylim=(0, None))
+            seconds = [point["seconds"] for point in done.values()]
+            ax.plot(range(len(done)), seconds, "o-", color=BLUE, ms=4)
+            ax.set(xticks=range(len(done)), ylim=(0, 1.1 * max(seconds)))
             ax.set_xticklabels([f"1/{value}" if name == "budget share" else value for value in done], fontsize=7)
             ax.set_title(name, fontsize=9)
         axes[0].set_ylabel("seconds of data preparation")
