@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernels.nn.layers import Layer
 from kernels.nn.model import ModelSpec, build_model
 from storage.blocks.edge_runs import RUN_EDGE_BYTES
 from storage.blocks.probe import DiskSpeed
-from storage.blocks.row_pieces import PIECE_BYTES
+from storage.blocks.row_file import PIECE_BYTES
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES, INDICES, INDPTR
 from tasks.disk_plan import tile_budget
@@ -17,7 +18,7 @@ from tasks.expected_epoch import Expected
 from tasks.machine_rates import exact_seconds
 from tasks.step_costs import HopShape
 from tasks.storage_memory import StoragePlan
-from tasks.tile_plan import LayerSizes, plan_tiles
+from tasks.tile_plan import LayerSizes, TilePlan, plan_tiles
 
 _FLOAT_BYTES = 4
 _ANY_DISK = 1 << 62
@@ -42,36 +43,51 @@ def evaluation_traffic(
     store: StoreSizes, spec: ModelSpec, shapes: Sequence[HopShape], plan: StoragePlan
 ) -> tuple[float, float]:
     """Bytes read and written: each tile of a layer's destinations lets the rows that it needs pass by once."""
-    info = store.info
-    budget = tile_budget(plan, spec, info, shapes[0].num_dst)
+    budget = tile_budget(plan, spec, store.info, shapes[0].num_dst)
     read = written = 0.0
     layers = build_model(spec, seed=0).ordered_layers()
     for index, (layer, shape) in enumerate(zip(layers, reversed(shapes), strict=True)):
-        width = layer.projected_dim if layer.transform_first else layer.in_dim
-        before = _Rows(store, 0 if not index else _FLOAT_BYTES * shape.num_src * layer.in_dim)
-        source = _Rows(store, _FLOAT_BYTES * shape.num_src * width) if layer.transform_first else before
-        if layer.transform_first:
-            read += before.passed(shape.num_src)
-            written += source.file_bytes
-        sizes = LayerSizes.of(
-            layer,
-            needs_graph=spec.needs_graph,
-            width=width,
-            num_sources=shape.num_src if source.file_bytes else info.num_nodes,
-            source_bytes=int(source.file_bytes) or store.nbytes(FEATURES),
-            num_dst=shape.num_dst,
-            num_edges=shape.num_edges,
-            id_bytes=4 if info.num_nodes < 2**31 else 8,
-        )
+        sizes = _sizes(store, spec, layer, shape, is_first=index == 0)
         cut = plan_tiles(sizes, budget, _ANY_DISK)
-        read += cut.num_tiles * source.passed(shape.num_edges / cut.num_tiles)
+        source = _Rows(store, 0 if sizes.is_stored else sizes.source_bytes)
+        if layer.transform_first or (sizes.is_stored and cut.strip_width):
+            read += _Rows(store, _FLOAT_BYTES * shape.num_src * layer.in_dim if index else 0).passed(shape.num_src)
+            source = _Rows(store, shape.num_src * sizes.width * sizes.itemsize)
+            written += source.file_bytes
+        passed, waiting = _summed(sizes, cut, source, shape)
+        read, written = read + passed + waiting, written + waiting
         read += sizes.own_passes * source.passed(shape.num_dst)
-        spilled = RUN_EDGE_BYTES * shape.num_edges if cut.goes_by_disk else 0
-        read, written = read + spilled, written + spilled
         read += _touched(store, INDICES, shape.num_edges)
         read += 0 if plan.topology.indptr_buffer is None else _touched(store, INDPTR, shape.num_dst)
         written += _FLOAT_BYTES * shape.num_dst * layer.out_dim if index < len(layers) - 1 else 0
     return read, written
+
+
+def _sizes(store: StoreSizes, spec: ModelSpec, layer: Layer, shape: HopShape, *, is_first: bool) -> LayerSizes:
+    info, is_stored = store.info, is_first and not layer.transform_first
+    width = layer.projected_dim if layer.transform_first else layer.in_dim
+    return LayerSizes.of(
+        layer,
+        needs_graph=spec.needs_graph,
+        width=width,
+        num_sources=info.num_nodes if is_stored else shape.num_src,
+        source_bytes=store.nbytes(FEATURES) if is_stored else _FLOAT_BYTES * shape.num_src * width,
+        is_stored=is_stored,
+        num_dst=shape.num_dst,
+        num_edges=shape.num_edges,
+        id_bytes=4 if info.num_nodes < 2**31 else 8,
+    )
+
+
+def _summed(sizes: LayerSizes, cut: TilePlan, source: _Rows, shape: HopShape) -> tuple[float, float]:
+    """Bytes read of source rows and of edges a second time; bytes of edges and sums that are written and read."""
+    passed = cut.num_tiles * source.passed(shape.num_edges / cut.num_tiles)
+    edges = RUN_EDGE_BYTES * shape.num_edges if cut.goes_by_disk else 0
+    if not cut.strip_width:
+        return passed, edges
+    striped, sums = sizes.in_strips(cut.strip_width, cut.piece_bytes)
+    share = sums.num_strips / striped.num_strips
+    return passed * share + (sums.num_strips - 1) * edges, edges + sums.nbytes
 
 
 @dataclass(frozen=True)

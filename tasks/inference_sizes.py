@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from kernels.nn.model import ModelSpec, build_model
 from kernels.rank_map import RankMap
-from storage.blocks.row_pieces import FeaturePieces, RowFile, row_file_bytes
+from storage.blocks.row_file import RowLayout
+from storage.blocks.row_pieces import FeaturePieces
 from tasks.tile_plan import least_tile_bytes
 
 
@@ -23,7 +24,7 @@ def sets_bytes(spec: ModelSpec, num_nodes: int, *, prepared: int = 1) -> int:
 
 def inference_disk_bytes(spec: ModelSpec, num_nodes: int) -> int:
     """Most bytes of the layers' files that `TiledInference` has at once for all nodes, layer after layer; no edges."""
-    return _most_at_once([row_file_bytes(num_nodes, width) for width in _file_widths(spec)])
+    return _most_at_once([RowLayout(num_nodes, width).nbytes for width in _file_widths(spec)])
 
 
 def pieces_bytes(spec: ModelSpec, num_nodes: int, row_bytes: int, block_bytes: int) -> int:
@@ -36,7 +37,7 @@ def pieces_bytes(spec: ModelSpec, num_nodes: int, row_bytes: int, block_bytes: i
     row_bytes, block_bytes : int
         Of a feature row as stored, and of the store's blocks.
     """
-    files = [min(RowFile.memory_bytes(width), row_file_bytes(num_nodes, width)) for width in _file_widths(spec)]
+    files = [RowLayout(num_nodes, width).memory_bytes for width in _file_widths(spec)]
     return _most_at_once(files) + FeaturePieces.memory_bytes(row_bytes, block_bytes)
 
 

@@ -1,15 +1,15 @@
 """Exact inference out of core: layer by layer, a tile of destinations at a time, source rows streamed in order.
 
-Each tile's sums stay in memory while the windows of source rows that it needs pass by once; a layer's output goes to a
-file. The tile's edges are put in the order of the windows, in memory or by way of the disk: `tasks.tile_plan` says what
-moves fewer bytes.
+Each tile's sums stay in memory while the windows of source rows that it needs pass by once, or of some of their columns
+at a time (`tasks.tile_sums`); a layer's output goes to a file. The tile's edges are put in the order of the windows, in
+memory or by way of the disk: `tasks.tile_plan` says what moves the fewest bytes.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,10 +20,9 @@ from torch import Tensor
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import Layer, NodeDegrees, as_float
 from kernels.nn.model import GnnModel, ModelSpec
-from kernels.nn.streamed import Sums, begins_with_own_rows, sums_of
 from kernels.rank_map import RankMap
-from storage.blocks.edge_runs import EdgeRuns, MemoryRuns, SpilledRuns, Windows
-from storage.blocks.row_pieces import FeaturePieces, RowFile, Rows, windows_of
+from storage.blocks.row_file import RowFile, RowLayout
+from storage.blocks.row_pieces import FeaturePieces
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError
@@ -32,20 +31,9 @@ from tasks.inference_sizes import tile_bytes
 from tasks.needed_lists import I64Array, ListReads, needed_sets
 from tasks.row_source import RowSource
 from tasks.tile_plan import LayerSizes, TilePlan, plan_tiles
+from tasks.tile_sums import FinishedSums, Tile, TileSums, floats
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """Consecutive destinations of a layer."""
-
-    first: int
-    """Slot of the first one in the set of destinations."""
-    last: int
-    """Slot after the last one."""
-    num_edges: int
-    """Lengths of their lists together."""
 
 
 class TiledInference:
@@ -100,6 +88,7 @@ class TiledInference:
         self._nodes = None if nodes is None else nodes.astype(np.int64, copy=False)
         self._are_ascending = nodes is not None and bool(np.all(nodes[1:] > nodes[:-1]))
         self._directory, self._tile_bytes, self._disk_bytes = directory, budget_bytes, edges_disk_bytes
+        self._stored = features.dtype
         if nodes is None:
             self._needed = [RankMap.of_all(topology.num_nodes)] * (spec.num_layers + 1)
         else:
@@ -134,27 +123,31 @@ class TiledInference:
             raise ValueError(f"this inference is for {self._spec}, the model has {model.spec}")
         self._feature_bytes, self._lists_read, self._edges_read = 0, 0, 0
         layers, files = model.ordered_layers(), list[RowFile]()
+        plans = [self.plan(layer, index) for index, layer in enumerate(layers)]
         source = RowSource(FeaturePieces(self._features), self._topology.num_nodes)
         try:
-            for index, layer in enumerate(layers):
-                if layer.transform_first:
-                    files.append(self._projected(layer, index, source))
-                    source = self._written(files[-1], index)
+            for index, (layer, plan) in enumerate(zip(layers, plans, strict=True)):
+                if layer.transform_first or (source.is_stored and plan.strip_width):
+                    files.append(self._written(layer, index, source, plan))
+                    source = self._source(files[-1], index)
                     self._drop(files, 1)
                 if index == len(layers) - 1:
-                    yield from self._combined(model, index, source)
+                    yield from self._combined(model, index, source, plan)
                     return
-                out = RowFile(self._directory, self._needed[index + 1].num_slots, layer.out_dim, self._features.stats)
-                files.append(out)
-                for rows in self._combined(model, index, source):
-                    out.append(rows.numpy())
-                out.finish()
-                source = self._written(out, index + 1)
+                layout = RowLayout(self._needed[index + 1].num_slots, layer.out_dim)
+                if not layers[index + 1].transform_first:
+                    after = plans[index + 1]
+                    layout = replace(layout, strip_width=after.strip_width, target_bytes=after.piece_bytes)
+                files.append(RowFile(self._directory, layout, self._features.stats))
+                for rows in self._combined(model, index, source, plan):
+                    files[-1].append(rows.numpy())
+                files[-1].finish()
+                source = self._source(files[-1], index + 1)
                 self._drop(files, 1)
         finally:
             self._drop(files, 0)
 
-    def _written(self, file: RowFile, level: int) -> RowSource:
+    def _source(self, file: RowFile, level: int) -> RowSource:
         return RowSource(file, self._needed[level].num_slots, self._needed[level])
 
     @staticmethod
@@ -163,52 +156,76 @@ class TiledInference:
             files.pop(0).close()
 
     @torch.no_grad()
-    def _projected(self, layer: Layer, index: int, source: RowSource) -> RowFile:
-        """Project the rows of all needed sources, each once."""
-        needed, plan = self._needed[index], self.plan(layer, index, source)
-        out = RowFile(self._directory, needed.num_slots, layer.projected_dim, self._features.stats)
+    def _written(self, layer: Layer, index: int, source: RowSource, plan: TilePlan) -> RowFile:
+        """Write the rows of all needed sources as the layer reads them, projected where it projects first, once."""
+        needed, projects = self._needed[index], layer.transform_first
+        width, dtype = (layer.projected_dim, np.dtype(np.float32)) if projects else (source.pieces.width, self._stored)
+        layout = RowLayout(needed.num_slots, width, plan.strip_width, dtype.itemsize, plan.piece_bytes)
+        out = RowFile(self._directory, layout, self._features.stats, dtype)
         reads = ListReads(self._topology, plan.lists_at_once)
         try:
             for _, rows in source.rows_of(reads, needed, 0, needed.num_slots, plan.rows_at_once):
                 self._count_features(source, len(rows))
-                out.append(as_float(layer.project(torch.from_numpy(rows))).numpy())
+                out.append(as_float(layer.project(torch.from_numpy(rows))).numpy() if projects else rows)
             out.finish()
         except BaseException:
             out.close()
             raise
         return out
 
-    def _combined(self, model: GnnModel, index: int, source: RowSource) -> Iterator[Tensor]:
+    def _combined(self, model: GnnModel, index: int, source: RowSource, plan: TilePlan) -> Iterator[Tensor]:
         """Output of one layer's destinations, ascending, some at a time, activations included."""
-        layer, needed, num_tiles = model.ordered_layers()[index], self._needed[index + 1], 0
-        plan = self.plan(layer, index, source)
-        reads = ListReads(self._topology, plan.lists_at_once, plan.entries_at_once)
-        for tile in self._tiles(reads, needed, plan):
-            num_tiles += 1
-            sums, done = self._summed(layer, needed, source, tile, plan, reads), 0
-            for ids, rows in source.rows_of(reads, needed, tile.first, tile.last, plan.rows_at_once):
-                with torch.no_grad():  # never across a yield: it holds for a thread
-                    degree_D = self._topology.lists(ids)[1] if self._spec.needs_graph else np.zeros_like(ids)
-                    degrees_D = self._degrees.take(ids) if self._degrees is not None else None
-                    out = model.activate(index, sums.finish(done, _floats(rows), degree_D, degrees_D))
-                done += len(ids)
-                yield out
-            del sums
-        _logger.debug(
-            "layer %d: %d tiles, edges %s", index, num_tiles, "by the disk" if plan.goes_by_disk else "in memory"
+        needed, num_tiles, waiting = self._needed[index + 1], 0, list[RowFile]()
+        sums = self._sums(model.ordered_layers()[index], index, source, plan)
+        try:
+            for tile in self._tiles(sums.reads, needed, plan):
+                num_tiles += 1
+                yield from self._finished(model, index, sums, tile, sums.of(tile, waiting))
+                self._drop(waiting, 0)
+        finally:
+            self._drop(waiting, 0)
+        edges = "by the disk" if plan.goes_by_disk else "in memory"
+        _logger.debug("layer %d: %d tiles, edges %s, strips of %d", index, num_tiles, edges, plan.strip_width)
+
+    def _finished(
+        self, model: GnnModel, index: int, sums: TileSums, tile: Tile, finished: FinishedSums
+    ) -> Iterator[Tensor]:
+        done = 0
+        for ids, rows in sums.source.rows_of(sums.reads, sums.needed, tile.first, tile.last, sums.plan.rows_at_once):
+            with torch.no_grad():  # never across a yield: it holds for a thread
+                degree_D = self._topology.lists(ids)[1] if self._spec.needs_graph else np.zeros_like(ids)
+                degrees_D = self._degrees.take(ids) if self._degrees is not None else None
+                out = model.activate(index, finished.finish(done, floats(rows), degree_D, degrees_D))
+            done += len(ids)
+            yield out
+
+    def _sums(self, layer: Layer, index: int, source: RowSource, plan: TilePlan) -> TileSums:
+        return TileSums(
+            layer=layer,
+            needed=self._needed[index + 1],
+            source=source,
+            plan=plan,
+            reads=ListReads(self._topology, plan.lists_at_once, plan.entries_at_once),
+            degrees=self._degrees,
+            directory=self._directory,
+            stats=self._features.stats,
+            count=lambda num_rows: self._count_features(source, num_rows),
         )
 
-    def plan(self, layer: Layer, index: int, source: RowSource) -> TilePlan:
+    def plan(self, layer: Layer, index: int) -> TilePlan:
         """Cut a layer within the budget."""
-        width = source.pieces.width
+        is_stored = index == 0 and not layer.transform_first
+        width = layer.projected_dim if layer.transform_first else layer.in_dim
+        num_sources = self._topology.num_nodes if is_stored else self._needed[index].num_slots
         sizes = LayerSizes.of(
             layer,
             needs_graph=self._spec.needs_graph,
             num_edges=self._num_edges[index + 1],
-            num_sources=source.num_rows,
+            num_sources=num_sources,
             num_dst=self._needed[index + 1].num_slots,
-            source_bytes=source.num_rows * (self._features.row_bytes if source.is_stored else 4 * width),
+            source_bytes=num_sources * (self._features.row_bytes if is_stored else 4 * width),
             width=width,
+            is_stored=is_stored,
             id_bytes=self._topology.id_dtype.itemsize,
         )
         return plan_tiles(sizes, self._tile_bytes, self._disk_bytes)
@@ -228,53 +245,10 @@ class TiledInference:
                 num_edges.append(sum(int(degree.sum()) for _, degree in reads.degrees(needed)))
         return num_edges
 
-    def _summed(
-        self, layer: Layer, needed: RankMap, source: RowSource, tile: _Tile, plan: TilePlan, reads: ListReads
-    ) -> Sums:
-        """Sums of a tile over all its edges."""
-        sums, done = sums_of(layer, tile.last - tile.first), 0
-        if begins_with_own_rows(layer):
-            for ids, rows in source.rows_of(reads, needed, tile.first, tile.last, plan.rows_at_once):
-                sums.begin(done, _floats(rows))
-                done += len(ids)
-        if not tile.num_edges:
-            return sums
-        runs = self._runs(source, tile, plan)
-        try:
-            for sources, targets in reads.edges(needed, tile.first, tile.last):
-                if not runs.has_room(len(sources)):  # of one destination, whose list is too long
-                    self._add(sums, source, runs)
-                    runs.clear()
-                runs.add(source.slots(sources), targets)
-            self._add(sums, source, runs)
-        finally:
-            runs.close()
-        return sums
-
-    def _runs(self, source: RowSource, tile: _Tile, plan: TilePlan) -> EdgeRuns:
-        """What puts a tile's edges in the order of windows."""
-        windows = Windows(source.num_rows, plan.shift)
-        if plan.goes_by_disk:
-            return SpilledRuns(windows, tile.num_edges, plan.buffer_bytes, self._directory, self._features.stats)
-        room = (plan.tile_bytes - plan.dst_bytes * (tile.last - tile.first)) // plan.edge_bytes
-        return MemoryRuns(windows, min(tile.num_edges, max(plan.entries_at_once, room)), self._topology.id_dtype)
-
-    def _add(self, sums: Sums, source: RowSource, runs: EdgeRuns) -> None:
-        """Let the windows of source rows that some edges need pass by."""
-        runs.finish()
-        windows, pieces = runs.windows, source.pieces
-        self._count_features(source, int(windows.edges_W.sum()))
-        wanted = pieces.between(*windows.ranges())
-        for window, rows in windows_of(pieces, wanted, windows.shift, windows.edges_W > 0):
-            first = window << windows.shift
-            degrees = source.degrees(self._degrees, first, min(len(rows), windows.num_slots - first))
-            for slots, targets in runs.read(window):
-                sums.add(slots, targets, rows, degrees)
-
     def _count_features(self, source: RowSource, num_rows: int) -> None:
         self._feature_bytes += num_rows * self._features.row_bytes if source.is_stored else 0
 
-    def _tiles(self, reads: ListReads, needed: RankMap, plan: TilePlan) -> Iterator[_Tile]:
+    def _tiles(self, reads: ListReads, needed: RankMap, plan: TilePlan) -> Iterator[Tile]:
         """Cut the destinations into tiles whose sums and edges fit; one destination is the least."""
         first, held, num_edges = 0, 0, 0
         for at, degree in self._degrees_of(reads, needed):
@@ -290,17 +264,13 @@ class TiledInference:
                     num_edges += int(degree[done:stop].sum())
                     done, before = stop, int(total[stop - 1])
                 if done < len(degree):
-                    yield _Tile(first, at + done, num_edges)
+                    yield Tile(first, at + done, num_edges)
                     first, held, num_edges = at + done, 0, 0
         if first < needed.num_slots:
-            yield _Tile(first, needed.num_slots, num_edges)
+            yield Tile(first, needed.num_slots, num_edges)
 
     def _degrees_of(self, reads: ListReads, needed: RankMap) -> Iterator[tuple[int, I64Array]]:
         """Lengths of the lists that a layer uses."""
         if self._spec.needs_graph:
             return reads.degrees(needed)
         return ((at, np.zeros_like(ids)) for at, ids in reads.nodes(needed, 0, needed.num_slots))
-
-
-def _floats(rows: Rows) -> Tensor:
-    return as_float(torch.from_numpy(rows))

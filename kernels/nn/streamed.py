@@ -5,7 +5,7 @@ Equal to `Layer.combine` with all neighbors, but for the order of the sums.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -72,14 +72,17 @@ class Sums(Protocol):
 
 def sums_of(layer: Layer, num_dst: int) -> Sums:
     """Begin the sums of a tile of `num_dst` destinations."""
-    if isinstance(layer, SageLayer):
-        return _SageSums(layer, num_dst)
-    if isinstance(layer, GcnLayer):
-        return _GcnSums(layer, num_dst)
+    if isinstance(layer, SageLayer | GcnLayer):
+        return ColumnSums(layer, num_dst)
     if isinstance(layer, GatLayer):
         return _GatSums(layer, num_dst)
     assert isinstance(layer, DenseLayer), f"no sums of {type(layer).__name__}"
     return _NoSums(layer)
+
+
+def adds_columns_apart(layer: Layer) -> TypeGuard[SageLayer | GcnLayer]:
+    """Whether `ColumnSums` may add up the columns of a layer some at a time."""
+    return isinstance(layer, SageLayer | GcnLayer)
 
 
 def begins_with_own_rows(layer: Layer) -> bool:
@@ -94,46 +97,59 @@ def sums_width(layer: Layer) -> int:
     return layer.out_dim if layer.transform_first else layer.in_dim
 
 
-class _SageSums:
-    def __init__(self, layer: SageLayer, num_dst: int) -> None:
-        self._layer, self._width = layer, sums_width(layer)
-        self._sums = np.zeros((num_dst, self._width), np.float32)
+class ColumnSums:
+    """Sums of GraphSAGE or GCN, each column of which is added up for itself.
 
-    def begin(self, first: int, own_DP: Tensor) -> None:
-        """Own rows count at the end alone."""
+    Parameters
+    ----------
+    layer : SageLayer or GcnLayer
+    num_dst : int
+    width : int, optional
+        Columns to add up, the first of the rows that come; all of the layer's without it.
+    """
 
-    def add(self, slots: U16Array, targets: I32Array, rows: F32Array, _: object) -> None:
-        add_rows(slots, targets, rows.reshape(-1), rows.shape[1], self._width, _NO_WEIGHT, self._sums.reshape(-1))
-
-    def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, _: object) -> Tensor:
-        layer, count_D = self._layer, torch.from_numpy(np.maximum(degree_D, 1).astype(np.float32))
-        mean_DW = torch.from_numpy(self._sums[first : first + len(own_DP)]) / count_D[:, None]
-        if layer.transform_first:
-            return mean_DW + (own_DP[:, layer.out_dim :] + layer.bias)
-        weight = torch.cat([layer.weight_neighbor, layer.weight_self], dim=1)
-        return functional.linear(torch.cat([mean_DW, own_DP], dim=1), weight, layer.bias)
-
-
-class _GcnSums:
-    def __init__(self, layer: GcnLayer, num_dst: int) -> None:
+    def __init__(self, layer: SageLayer | GcnLayer, num_dst: int, width: int | None = None) -> None:
         self._layer = layer
-        self._sums = np.zeros((num_dst, layer.projected_dim), np.float32)
+        self.sums_DW = np.zeros((num_dst, sums_width(layer) if width is None else width), np.float32)
+        """(num_dst, width) sums so far."""
 
     def begin(self, first: int, own_DP: Tensor) -> None:
         """Own rows count at the end alone."""
 
     def add(self, slots: U16Array, targets: I32Array, rows: F32Array, degrees: NodeDegrees | None) -> None:
-        assert degrees is not None, "checked where the inference was made"
-        weight = inverse_sqrt(degrees.out_degree).astype(np.float32)
-        add_rows(slots, targets, rows.reshape(-1), rows.shape[1], rows.shape[1], weight, self._sums.reshape(-1))
+        """As `Sums.add`."""
+        weight = _NO_WEIGHT
+        if isinstance(self._layer, GcnLayer):
+            assert degrees is not None, "checked where the inference was made"
+            weight = inverse_sqrt(degrees.out_degree).astype(np.float32)
+        width = self.sums_DW.shape[1]
+        add_rows(slots, targets, rows.reshape(-1), rows.shape[1], width, weight, self.sums_DW.reshape(-1))
 
     def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, degrees_D: NodeDegrees | None) -> Tensor:
-        assert degrees_D is not None, "checked where the inference was made"
-        layer = self._layer
-        in_D = torch.from_numpy(inverse_sqrt(degrees_D.in_degree).astype(np.float32))[:, None]
-        out_D = torch.from_numpy(inverse_sqrt(degrees_D.out_degree).astype(np.float32))[:, None]
-        mixed_DP = in_D * torch.from_numpy(self._sums[first : first + len(own_DP)]) + (in_D * out_D) * own_DP
-        return mixed_DP + layer.bias if layer.transform_first else functional.linear(mixed_DP, layer.weight, layer.bias)
+        """As `Sums.finish`."""
+        return finish_columns(self._layer, self.sums_DW[first : first + len(own_DP)], own_DP, degree_D, degrees_D)
+
+
+def finish_columns(
+    layer: SageLayer | GcnLayer, sums_DW: F32Array, own_DP: Tensor, degree_D: I64Array, degrees_D: NodeDegrees | None
+) -> Tensor:
+    """`Sums.finish` of some destinations, from the sums of all their columns."""
+    sums = torch.from_numpy(sums_DW)
+    if isinstance(layer, SageLayer):
+        return _finish_sage(layer, sums, own_DP, degree_D)
+    assert degrees_D is not None, "checked where the inference was made"
+    in_D = torch.from_numpy(inverse_sqrt(degrees_D.in_degree).astype(np.float32))[:, None]
+    out_D = torch.from_numpy(inverse_sqrt(degrees_D.out_degree).astype(np.float32))[:, None]
+    mixed_DP = in_D * sums + (in_D * out_D) * own_DP
+    return mixed_DP + layer.bias if layer.transform_first else functional.linear(mixed_DP, layer.weight, layer.bias)
+
+
+def _finish_sage(layer: SageLayer, sums_DW: Tensor, own_DP: Tensor, degree_D: I64Array) -> Tensor:
+    mean_DW = sums_DW / torch.from_numpy(np.maximum(degree_D, 1).astype(np.float32))[:, None]
+    if layer.transform_first:
+        return mean_DW + (own_DP[:, layer.out_dim :] + layer.bias)
+    weight = torch.cat([layer.weight_neighbor, layer.weight_self], dim=1)
+    return functional.linear(torch.cat([mean_DW, own_DP], dim=1), weight, layer.bias)
 
 
 class _GatSums:

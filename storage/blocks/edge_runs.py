@@ -29,8 +29,8 @@ MOST_SHIFT = 16
 _MARKS_A_WINDOW = 6
 _MOST_MARK_BITS = 16
 _AHEAD = 3
-SEGMENT_BYTES = 200
-"""What is known in memory of each buffer that was written."""
+SEGMENT_BYTES = 64
+"""What is known in memory of each buffer that was written: its checksum, its number."""
 BUFFERS_AT_WORK = SPARE_BUFFERS + _AHEAD + 2
 """Buffers beside one a window: on their way to the disk, or back."""
 
@@ -173,11 +173,10 @@ class SpilledRuns:
         self._buffer_W, self._filled_W = np.arange(windows.count), np.zeros(windows.count, np.int64)
         self._spare = deque(range(windows.count, num_buffers))
         self._writing: deque[tuple[Future[None], int]] = deque()
-        self._segments_W: list[list[int]] = [[] for _ in range(windows.count)]
+        self._pieces_W: list[list[int]] = [[] for _ in range(windows.count)]
         self._next = 0
-        self._file = SpillFile(
-            directory, [buffer_bytes] * spilled_segments(num_edges, windows.count, buffer_bytes), buffer_bytes, stats
-        )
+        most_bytes = buffer_bytes * spilled_buffers(num_edges, windows.count, buffer_bytes)
+        self._file = SpillFile(directory, [most_bytes], buffer_bytes, stats)
 
     def has_room(self, num_edges: int) -> bool:
         """As `EdgeRuns.has_room`."""
@@ -205,10 +204,10 @@ class SpilledRuns:
     def read(self, window: int) -> Iterator[Run]:
         """As `EdgeRuns.read`."""
         left, flying = int(self.windows.edges_W[window]), deque[Future[npt.NDArray[np.uint8]]]()
-        for segment in [*self._segments_W[window], *[None] * _AHEAD]:
-            if segment is not None:
-                flying.append(self._file.read_ahead(segment))
-            if flying and (segment is None or len(flying) > _AHEAD):
+        for piece in [*self._pieces_W[window], *[None] * _AHEAD]:
+            if piece is not None:
+                flying.append(self._file.read_ahead(0, piece))
+            if flying and (piece is None or len(flying) > _AHEAD):
                 slots, targets = self._views(flying.popleft().result()[None])
                 count = min(left, self._room)
                 left -= count
@@ -231,8 +230,8 @@ class SpilledRuns:
         if not self._spare:
             self._finish_one()
         buffer = int(self._buffer_W[window])
-        self._writing.append((self._file.write(self._next, self._memory[buffer], self._buffer_bytes), buffer))
-        self._segments_W[window].append(self._next)
+        self._writing.append((self._file.write(0, self._memory[buffer], self._buffer_bytes), buffer))
+        self._pieces_W[window].append(self._next)
         self._next += 1
         self._buffer_W[window], self._filled_W[window] = self._spare.popleft(), 0
 
@@ -242,6 +241,6 @@ class SpilledRuns:
         self._spare.append(buffer)
 
 
-def spilled_segments(num_edges: int, num_windows: int, buffer_bytes: int) -> int:
+def spilled_buffers(num_edges: int, num_windows: int, buffer_bytes: int) -> int:
     """Most buffers that `SpilledRuns` writes: full ones, and one a window that is not."""
     return num_edges // (buffer_bytes // RUN_EDGE_BYTES) + min(num_windows, num_edges)

@@ -1,29 +1,21 @@
-"""Rows that come in pieces, in ascending order: whole rows of a store's feature blocks, or of a file of our own.
+"""Rows that come in pieces, in ascending order, such as whole rows of a store's feature blocks.
 
 A slot numbers the rows of such a sequence; each slot lies in one piece.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from kernels.mfg import IdArray
-from storage.blocks.extent import aligned_empty
-from storage.blocks.io_stats import IoStats
-from storage.blocks.spill import SpillFile, padded
 from storage.blocks.stored_features import StoredFeatures
 
 I64Array = npt.NDArray[np.int64]
 Rows = npt.NDArray[Any]
-PIECE_BYTES = 1 << 20
-_AHEAD = 3
 
 
 class RowPieces(Protocol):
@@ -153,90 +145,3 @@ def distinct_of_ranges(first: I64Array, last: I64Array) -> I64Array:
     before = np.cumsum(count) - count
     distinct: I64Array = np.arange(int(count.sum())) + np.repeat(begin - before, count)
     return distinct
-
-
-def row_file_bytes(num_rows: int, width: int) -> int:
-    """Bytes on disk of a `RowFile`."""
-    return sum(map(padded, _piece_sizes(num_rows, width)))
-
-
-def _piece_rows(width: int) -> int:
-    return max(1, PIECE_BYTES // (4 * width))
-
-
-def _piece_sizes(num_rows: int, width: int) -> list[int]:
-    step = _piece_rows(width)
-    return [4 * width * min(step, num_rows - first) for first in range(0, num_rows, step)]
-
-
-class RowFile:
-    """Float32 rows in a nameless file on disk, written from front to back, then read in pieces; close it.
-
-    Parameters
-    ----------
-    directory : Path
-    num_rows, width : int
-    stats : IoStats
-    """
-
-    def __init__(self, directory: Path, num_rows: int, width: int, stats: IoStats) -> None:
-        self.width, self._piece_rows = width, _piece_rows(width)
-        sizes = _piece_sizes(num_rows, width)
-        self.num_pieces = len(sizes)
-        self._piece_bytes = padded(4 * width * self._piece_rows)
-        self._file = SpillFile(directory, sizes, self._piece_bytes, stats)
-        self._filling, self._filled, self._next = aligned_empty(self._piece_bytes), 0, 0
-        self._writing: deque[Future[None]] = deque()
-
-    def append(self, rows_nW: npt.NDArray[np.float32]) -> None:
-        """Write rows behind those written before."""
-        data, done = np.ascontiguousarray(rows_nW).reshape(-1).view(np.uint8), 0
-        while done < len(data):
-            size = self._file.sizes[self._next]
-            count = min(size - self._filled, len(data) - done)
-            self._filling[self._filled : self._filled + count] = data[done : done + count]
-            done, self._filled = done + count, self._filled + count
-            if self._filled == size:
-                self._writing.append(self._file.write(self._next, self._filling, size))
-                self._filling, self._filled, self._next = aligned_empty(self._piece_bytes), 0, self._next + 1
-                while len(self._writing) > _AHEAD:
-                    self._writing.popleft().result()
-
-    @staticmethod
-    def memory_bytes(width: int) -> int:
-        """Most bytes of pieces in memory, while it is written or while it is read."""
-        return (_AHEAD + 2) * padded(4 * width * _piece_rows(width))
-
-    def finish(self) -> None:
-        """Wait until all is written."""
-        while self._writing:
-            self._writing.popleft().result()
-        assert self._next == self.num_pieces, "fewer rows were written than announced"
-        self._filling = self._filling[:0]
-
-    def close(self) -> None:
-        """Give its space back."""
-        self._file.close()
-
-    def piece_of(self, slots: IdArray) -> I64Array:
-        """As `RowPieces.piece_of`."""
-        return slots.astype(np.int64, copy=False) // self._piece_rows
-
-    def between(self, first: I64Array, last: I64Array) -> I64Array:
-        """As `RowPieces.between`."""
-        return distinct_of_ranges(self.piece_of(first), self.piece_of(last))
-
-    def read(self, pieces: I64Array) -> Iterator[tuple[int, int, Rows]]:
-        """As `RowPieces.read`."""
-        submit: Callable[[int], Future[npt.NDArray[np.uint8]]] = self._file.read_ahead
-        flying: deque[tuple[int, Future[npt.NDArray[np.uint8]]]] = deque()
-        for piece in pieces.tolist():
-            flying.append((piece, submit(piece)))
-            if len(flying) > _AHEAD:
-                yield self._arrived(*flying.popleft())
-        while flying:
-            yield self._arrived(*flying.popleft())
-
-    def _arrived(self, piece: int, future: Future[npt.NDArray[np.uint8]]) -> tuple[int, int, Rows]:
-        rows: Rows = future.result().view(np.float32).reshape(-1, self.width)
-        return piece, piece * self._piece_rows, rows

@@ -92,7 +92,7 @@ class SpillFile:
         return self._begin[-1]
 
     def write(self, segment: int, piece: npt.NDArray[np.uint8], nbytes: int) -> Future[None]:
-        """Start to append the first `nbytes` of an aligned piece; all pieces of a segment but the last are full."""
+        """Start to append the first `nbytes` of aligned pieces; all pieces of a segment but the last are full."""
         offset = self._begin[segment] + self._written[segment]
         self._written[segment] += nbytes
         return self._pool.submit(self._write, segment, piece, nbytes, offset)
@@ -113,24 +113,35 @@ class SpillFile:
         list(self._pool.map(lambda at: self._read(memory[at : at + step], begin + at), starts))
         return self._checked(segment, memory)
 
-    def read_ahead(self, segment: int) -> Future[npt.NDArray[np.uint8]]:
-        """Start to read a segment of one piece."""
-        return self._pool.submit(self._read_piece, segment)
+    def read_ahead(self, segment: int, piece: int | None = None) -> Future[npt.NDArray[np.uint8]]:
+        """Start to read a segment in one request, or one piece of it, a full one."""
+        return self._pool.submit(self._read_at_once, segment, piece)
 
-    def _read_piece(self, segment: int) -> npt.NDArray[np.uint8]:
-        memory = aligned_empty(padded(self.sizes[segment]))
-        self._read(memory, self._begin[segment])
-        return self._checked(segment, memory)
+    def _read_at_once(self, segment: int, piece: int | None) -> npt.NDArray[np.uint8]:
+        if piece is None:
+            memory = aligned_empty(padded(self.sizes[segment]))
+            self._read(memory, self._begin[segment])
+            return self._checked(segment, memory)
+        memory = aligned_empty(self.piece_bytes)
+        self._read(memory, self._begin[segment] + piece * self.piece_bytes)
+        self._check(memory, self._sums[segment][piece : piece + 1])
+        return memory
 
     def _checked(self, segment: int, memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        size = self.sizes[segment]
-        pieces = range(0, size, self.piece_bytes)
-        sums = [_sum(memory[at : padded(min(at + self.piece_bytes, size))]) for at in pieces]
-        if not np.array_equal(np.array(sums, np.uint64), self._sums[segment]):
+        self._check(memory, self._sums[segment])
+        return memory[: self.sizes[segment]]
+
+    def _check(self, memory: npt.NDArray[np.uint8], expected: npt.NDArray[np.uint64]) -> None:
+        if not np.array_equal(self._sums_of(memory), expected):
             raise ChecksumMismatchError(
                 f"what was spilled to {self._directory} came back changed: check the disk, and run again"
             )
-        return memory[:size]
+
+    def _sums_of(self, memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+        """Checksums of pieces that follow each other, padded ones."""
+        return np.array(
+            [_sum(memory[at : at + self.piece_bytes]) for at in range(0, len(memory), self.piece_bytes)], np.uint64
+        )
 
     def close(self) -> None:
         """Give the space back; safe to call twice."""
@@ -140,7 +151,8 @@ class SpillFile:
     def _write(self, segment: int, piece: npt.NDArray[np.uint8], nbytes: int, offset: int) -> None:
         whole = piece[: padded(nbytes)]
         whole[nbytes:] = 0
-        self._sums[segment][(offset - self._begin[segment]) // self.piece_bytes] = _sum(whole)
+        first, sums = (offset - self._begin[segment]) // self.piece_bytes, self._sums_of(whole)
+        self._sums[segment][first : first + len(sums)] = sums
         view, done = whole.data, 0
         with self._stats.writing(nbytes):
             while done < len(whole):

@@ -27,7 +27,7 @@ from kernels.topology import Topology
 from storage.blocks.gathering import Gatherer, GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
 from storage.blocks.reader import BlockReader
-from storage.blocks.row_pieces import RowFile
+from storage.blocks.row_file import RowFile
 from storage.blocks.spill_room import ENDLESS, SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology

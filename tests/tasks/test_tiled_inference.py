@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from tasks import tile_plan, tiled_inference
 from tasks.inference import ExactInference
 from tasks.inference_sizes import pieces_bytes
 from tasks.needed_lists import ListReads
-from tasks.tile_plan import LayerSizes, TilePlan, least_tile_bytes, most_spilled_bytes, plan_tiles
+from tasks.tile_plan import LayerSizes, TilePlan, least_tile_bytes, most_spilled_bytes, plan_tiles, strips_disk_bytes
 from tasks.tiled_inference import TiledInference
 from tests.graphs import power_law_graph
 from tests.storage.blocks.recut import store_of
@@ -46,20 +46,26 @@ def wide_graph() -> tuple[Topology, np.ndarray[Any, Any]]:
     return Topology.in_memory(indptr, indices), rows
 
 
-def planned(by_disk: bool, plans: list[TilePlan]) -> Callable[[LayerSizes, int, int], TilePlan]:
+Way = Literal["memory", "disk", "strips"]
+
+
+def planned(way: Way, plans: list[TilePlan], strip_width: int = 3) -> Callable[[LayerSizes, int, int], TilePlan]:
     """A planner that sends edges one way, and notes what it planned."""
 
     def plan(sizes: LayerSizes, budget_bytes: int, _: int) -> TilePlan:
-        plans.append(tile_plan._plan(sizes, budget_bytes, 4096 if by_disk else 0))
+        in_strips = way == "strips" and sizes.adds_columns_apart
+        plans.append(
+            tile_plan._plan(sizes, budget_bytes, 0 if way == "memory" else 4096, strip_width if in_strips else 0)
+        )
         return plans[-1]
 
     return plan
 
 
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
-@pytest.mark.parametrize("by_disk", [False, True])
-def test_both_ways_equal_exact_inference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide_graph: Any, kind: Any, by_disk: bool
+@pytest.mark.parametrize("way", ["memory", "disk", "strips"])
+def test_all_ways_equal_exact_inference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide_graph: Any, kind: Any, way: Way
 ) -> None:
     """In many tiles and windows, from blocks that rows straddle, for nodes that need most others."""
     topology, rows = wide_graph
@@ -70,7 +76,7 @@ def test_both_ways_equal_exact_inference(
     plans = list[TilePlan]()
     model, degrees_of = build_model(spec, seed=2), degrees if kind == "gcn" else None
     expected = ExactInference(topology, nodes, spec, degrees=degrees_of).run(model, FeatureTiers(rows, NONE))
-    monkeypatch.setattr(tiled_inference, "plan_tiles", planned(by_disk, plans))
+    monkeypatch.setattr(tiled_inference, "plan_tiles", planned(way, plans))
     with (
         StoredTopology(store, NONE, buffer_bytes=MB, indptr_buffer_bytes=MB) as stored,
         StoredFeatures(store, NONE, buffer_bytes=MB) as features,
@@ -78,17 +84,18 @@ def test_both_ways_equal_exact_inference(
         inference = TiledInference(
             stored, features, nodes, spec, degrees=degrees_of, budget_bytes=MB, directory=tmp_path
         )
-        inference._tile_bytes = 400_000
+        inference._tile_bytes = 400_000 if way != "strips" else 4 * MB  # sums in strips wait in pieces beside tiles
         found = inference.run(model)
-    assert {plan.goes_by_disk for plan in plans} == {by_disk}
-    assert max(plan.num_tiles for plan in plans) > 1
+    assert {plan.goes_by_disk for plan in plans} == {way != "memory"}
+    assert max(plan.num_tiles for plan in plans) > 1 or way == "strips"
+    assert any(plan.strip_width for plan in plans) == (way == "strips" and kind != "gat")
     assert torch.allclose(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
 
 
-@pytest.mark.parametrize("by_disk", [False, True])
+@pytest.mark.parametrize(("way", "budget"), [("memory", 3 * MB), ("disk", 2 * MB), ("strips", 9 * MB)])
 def test_bytes_and_memory_are_those_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide_graph: Any, by_disk: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide_graph: Any, way: Way, budget: int
 ) -> None:
     """One layer over all nodes, from buffers that hold next to nothing of the sources."""
     topology, rows = wide_graph
@@ -96,8 +103,8 @@ def test_bytes_and_memory_are_those_planned(
         tmp_path / "graph.h5", indptr=topology.indptr, indices=topology.indices, features=rows, block_bytes=32768
     )
     store, spec, plans = GraphStore.open(tmp_path / "graph.h5"), ModelSpec("sage", 256, 8, 300, 1), list[TilePlan]()
-    budget, stats = (2 * MB, IoStats()) if by_disk else (3 * MB, IoStats())
-    monkeypatch.setattr(tiled_inference, "plan_tiles", planned(by_disk, plans))
+    stats = IoStats()
+    monkeypatch.setattr(tiled_inference, "plan_tiles", planned(way, plans, strip_width=64))
     with (
         StoredTopology(store, NONE, buffer_bytes=64 << 10, stats=stats) as stored,
         StoredFeatures(store, NONE, buffer_bytes=64 << 10, stats=stats) as features,
@@ -112,7 +119,7 @@ def test_bytes_and_memory_are_those_planned(
         finally:
             tracemalloc.stop()
     found, (plan,) = stats.counts().since(before), plans
-    assert plan.num_tiles >= 2
+    assert plan.num_tiles >= 2 or plan.strip_width
     assert found.read_bytes + found.write_bytes == pytest.approx(plan.moved_bytes, rel=0.1)
     assert peak < budget + pieces_bytes(spec, len(rows), 1024, 32768) + MB  # and what Python takes
 
@@ -158,7 +165,8 @@ def test_fewest_bytes_are_moved() -> None:
 
 @pytest.mark.parametrize("budget", [MB, 3 * MB, 40 * MB, 600 * MB, 20_000 * MB])
 @pytest.mark.parametrize("width", [1, 64, 1024])
-def test_shares_keep_the_budget(budget: int, width: int) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_shares_keep_the_budget(budget: int, width: int, apart: bool) -> None:
     sizes = LayerSizes(
         num_sources=1 << 20,
         num_dst=1 << 20,
@@ -167,12 +175,46 @@ def test_shares_keep_the_budget(budget: int, width: int) -> None:
         width=width,
         sums_width=width,
         out_width=width,
+        adds_columns_apart=apart,
+        is_stored=apart,
     )
     plan = plan_tiles(sizes, budget, 1 << 40)
-    passing = tile_plan._passing(sizes, plan.buffer_bytes)[0]
+    passing = tile_plan._passing(sizes, plan.buffer_bytes, plan.strip_width)[0]
     lists = plan.lists_at_once * 96 + plan.entries_at_once * 32
-    assert plan.tile_bytes + passing + lists + plan.rows_at_once * 4 * 7 * width <= budget
-    assert budget == MB or plan.tile_bytes >= budget // 2
+    beside = pieces = 0
+    if plan.strip_width:
+        rows, sums = sizes.in_strips(plan.strip_width, plan.piece_bytes)
+        beside = rows.index_bytes + sums.index_bytes + rows.strip_memory_bytes + sums.strip_memory_bytes
+        pieces = rows.memory_bytes + sums.memory_bytes
+    assert plan.tile_bytes + passing + lists + beside + plan.rows_at_once * 4 * 7 * width <= budget
+    assert pieces <= plan.tile_bytes
+    assert budget == MB or plan.tile_bytes >= budget // (4 if plan.strip_width else 2)
+
+
+@pytest.mark.parametrize("mib", [8, 16, 40])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_strips_where_memory_is_far_too_small(mib: int, is_stored: bool) -> None:
+    """512 MB of rows a pass: dozens of passes over whole rows, a few over strips."""
+    whole = LayerSizes(
+        num_sources=1_000_000,
+        num_dst=1_000_000,
+        num_edges=15_000_000,
+        source_bytes=512_000_000,
+        width=128,
+        sums_width=128,
+        out_width=128,
+        is_stored=is_stored,
+    )
+    apart = replace(whole, adds_columns_apart=True)
+    plan = plan_tiles(apart, mib * MB, 1 << 40)
+    assert plan.goes_by_disk
+    assert plan.moved_bytes < plan_tiles(whole, mib * MB, 1 << 40).moved_bytes / 2
+    room = strips_disk_bytes(apart, plan.strip_width, mib * MB)
+    most = max(strips_disk_bytes(apart, 1 << bits, mib * MB) for bits in range(7))
+    assert plan_tiles(apart, mib * MB, most) == plan
+    assert plan_tiles(apart, mib * MB, room - 1).strip_width != plan.strip_width
+    assert not plan_tiles(apart, mib * MB, min(most_spilled_bytes(15_000_000), room) - 1).strip_width
+    assert not plan_tiles(apart, 4000 * MB, 1 << 40).strip_width
 
 
 @given(data=st.data(), shift=st.integers(0, 16), num_slots=st.integers(1, 200_000), num_edges=st.integers(0, 6000))
