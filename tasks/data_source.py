@@ -98,8 +98,8 @@ class DataSource(Protocol):
         """Its features."""
 
     @property
-    def may_keep_freed_memory(self) -> bool:
-        """Whether no budget needs it back at once."""
+    def reused_bytes(self) -> int | None:
+        """Bytes of freed memory that steps may keep for each other; None: all of it, from epoch to epoch."""
 
     def loader(self, options: TrainOptions, purpose: Purpose) -> Loader:
         """Make a loader; its user closes it."""

@@ -24,7 +24,7 @@ class InMemory:
     features : FeatureTiers
     """
 
-    may_keep_freed_memory = True
+    reused_bytes = None
 
     def __init__(self, graph: Topology, features: FeatureTiers) -> None:
         self.graph, self.features = graph, features

@@ -76,9 +76,6 @@ class OnDiskData:
 class OnDisk:
     """The data source of a graph on disk; `open_on_disk` makes one."""
 
-    may_keep_freed_memory = False
-    """Arrays of sampling, gathering and steps would add up with those of evaluation: measured, by a half."""
-
     def __init__(
         self,
         topology: StoredTopology,
@@ -95,6 +92,15 @@ class OnDisk:
     def stats(self) -> IoStats:
         """Counts of all requests to the disk."""
         return self.features.stats
+
+    @property
+    def reused_bytes(self) -> int:
+        """As `DataSource.reused_bytes`: what is planned for a step, and no longer than an epoch lasts.
+
+        Were all kept, arrays of sampling, gathering and steps would add up with those of evaluation: measured, by a
+        half.
+        """
+        return self.plan.parts["training step"]
 
     def loader(self, options: TrainOptions, purpose: Purpose) -> Loader:
         """As `DataSource.loader`."""

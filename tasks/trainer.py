@@ -120,7 +120,7 @@ def train_from(
     peers = _checked(peers, options)
     with ExitStack() as stack:
         stack.enter_context(compute_threads(options))
-        if source.may_keep_freed_memory:
+        if source.reused_bytes is None:
             stack.enter_context(kept_memory())
         training = _Training(data, options, peers, stack)
         resumed_epochs = training.resume()

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.cpu.heap import reused_heap
 from kernels.mfg import TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel, build_model
@@ -129,6 +130,7 @@ class EpochTrainer:
         mine = batches[peers.rank :: peers.size]
         self.model.train()
         with (
+            reused_heap(self._data.source.reused_bytes or 0),
             self._compute.watched_epoch(epoch) as dynamic,
             self._loader.epoch(mine, epoch=epoch, first_batch=peers.rank, batch_step=peers.size) as stream,
         ):

@@ -54,6 +54,38 @@ def test_memory_goes_back_at_the_end() -> None:
     assert faults_of_one_array() >= 8
 
 
+def test_steps_under_a_budget_reuse_their_memory() -> None:
+    """In a process of its own, whose heap nobody else has grown: what is planned is kept, what is beyond is not."""
+    code = """
+import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from kernels.cpu.heap import give_back_large_arrays, kept_memory, reused_heap
+from tests.kernels.test_heap import faults_of_one_array, resident_bytes
+MIB = 1 << 20
+give_back_large_arrays()
+before = resident_bytes()
+with reused_heap(64 * MIB), ThreadPoolExecutor(1) as thread:
+    assert resident_bytes() - before < MIB, "nothing is taken before it is used"
+    first, again = faults_of_one_array(3 * MIB), faults_of_one_array(3 * MIB)
+    assert again < 8 < first, (first, again)
+    faults_of_one_array(48 * MIB)
+    held = resident_bytes() - before
+    assert held > 47 * MIB, held
+    faults_of_one_array(128 * MIB)
+    assert resident_bytes() - before < held + MIB, "more than what is planned goes back at once"
+    elsewhere = [thread.submit(faults_of_one_array, 3 * MIB).result() for _ in range(3)]
+    assert min(elsewhere) > 8, elsewhere
+assert resident_bytes() - before < 2 * MIB, resident_bytes() - before
+assert faults_of_one_array(3 * MIB) > 8
+with kept_memory():
+    with reused_heap(MIB):
+        pass  # the inner one must not end the outer one
+    faults_of_one_array(SIZE := 80 * MIB)
+    assert faults_of_one_array(SIZE) < 8
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
 def test_a_process_with_a_budget_keeps_no_large_array() -> None:
     """In a process of its own: by then others have raised glibc's limit, or fixed it."""
     code = """
