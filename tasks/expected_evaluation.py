@@ -50,7 +50,7 @@ def evaluation_traffic(
         sizes = _sizes(store, spec, layer, shape, is_first=index == 0)
         cut = plan_tiles(sizes, budget, _ANY_DISK)
         source = _Rows(store, 0 if sizes.is_stored else sizes.source_bytes)
-        if layer.transform_first or (sizes.is_stored and cut.strip_width):
+        if layer.transform_first or (sizes.is_stored and cut.strip_units):
             read += _Rows(store, _FLOAT_BYTES * shape.num_src * layer.in_dim if index else 0).passed(shape.num_src)
             source = _Rows(store, shape.num_src * sizes.width * sizes.itemsize)
             written += source.file_bytes
@@ -83,9 +83,9 @@ def _summed(sizes: LayerSizes, cut: TilePlan, source: _Rows, shape: HopShape) ->
     """Bytes read of source rows and of edges a second time; bytes of edges and sums that are written and read."""
     passed = cut.num_tiles * source.passed(shape.num_edges / cut.num_tiles)
     edges = RUN_EDGE_BYTES * shape.num_edges if cut.goes_by_disk else 0
-    if not cut.strip_width:
+    if not cut.strip_units:
         return passed, edges
-    striped, sums = sizes.in_strips(cut.strip_width, cut.piece_bytes)
+    striped, sums = sizes.in_strips(cut.strip_units, cut.piece_bytes)
     share = sums.num_strips / striped.num_strips
     return passed * share + (sums.num_strips - 1) * edges, edges + sums.nbytes
 

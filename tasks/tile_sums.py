@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kernels.nn.gcn import GcnLayer
 from kernels.nn.layers import Layer, NodeDegrees, as_float
-from kernels.nn.sage import SageLayer
 from kernels.nn.streamed import (
-    ColumnSums,
+    StripSums,
     Sums,
-    adds_columns_apart,
     begins_with_own_rows,
-    finish_columns,
+    finish_strips,
+    strip_sums_of,
     sums_of,
-    sums_width,
+    units_of,
 )
 from kernels.rank_map import RankMap
 from storage.blocks.edge_runs import EdgeRuns, MemoryRuns, SpilledRuns, Windows
@@ -30,6 +30,8 @@ from storage.blocks.row_pieces import RowPieces, Rows, windows_of
 from tasks.needed_lists import I64Array, ListReads
 from tasks.row_source import RowSource
 from tasks.tile_plan import TilePlan
+
+F32Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,8 @@ class TileSums:
 
     def of(self, tile: Tile, files: list[RowFile]) -> FinishedSums:
         """Sums of a tile; what is appended to `files` is closed when they have served."""
-        if self.plan.strip_width:
-            assert adds_columns_apart(self.layer), "only then there are strips"
-            files.append(self._strips(self.layer, tile))
+        if self.plan.strip_units:
+            files.append(self._strips(tile))
             return _WaitingSums(self.layer, RowsInTurn(files[-1]))
         sums = self._begun(tile)
         if not tile.num_edges:
@@ -99,33 +100,38 @@ class TileSums:
         return sums
 
     def _begun(self, tile: Tile) -> Sums:
-        sums, done = sums_of(self.layer, len(tile)), 0
-        if begins_with_own_rows(self.layer):
-            rows_at_once = self.plan.rows_at_once
-            for ids, rows in self.source.rows_of(self.reads, self.needed, tile.first, tile.last, rows_at_once):
-                sums.begin(done, floats(rows))
-                done += len(ids)
+        sums = sums_of(self.layer, len(tile))
+        self._begin(sums, tile, self.source)
         return sums
+
+    def _begin(self, sums: Sums, tile: Tile, source: RowSource) -> None:
+        if not begins_with_own_rows(self.layer):
+            return
+        done = 0
+        for ids, rows in source.rows_of(self.reads, self.needed, tile.first, tile.last, self.plan.rows_at_once):
+            sums.begin(done, floats(rows))
+            done += len(ids)
 
     def _add(self, sums: Sums, runs: EdgeRuns) -> None:
         runs.finish()
         self.count(int(runs.windows.edges_W.sum()))
         self._pass(sums, runs, self.source.pieces)
 
-    def _strips(self, layer: SageLayer | GcnLayer, tile: Tile) -> RowFile:
-        """Write the sums of all strips to a file, one after the other."""
-        width, runs = sums_width(layer), self._runs(tile)
-        layout = RowLayout(len(tile), width, self.plan.strip_width, target_bytes=self.plan.piece_bytes)
-        file = RowFile(self.directory, layout, self.stats)
+    def _strips(self, tile: Tile) -> RowFile:
+        """Write what is left of the sums of all units to a file, strip after strip."""
+        units, some, runs = units_of(self.layer), self.plan.strip_units, self._runs(tile)
+        assert units is not None, "the plan has strips"
+        assert isinstance(self.source.pieces, RowFile), "written in strips"
+        layout = RowLayout(len(tile), units.count * units.waiting, some * units.waiting)
+        file = RowFile(self.directory, replace(layout, target_bytes=self.plan.piece_bytes), self.stats)
         try:
             for sources, targets in self.reads.edges(self.needed, tile.first, tile.last):
                 runs.add(self.source.slots(sources), targets)
             runs.finish()
-            assert isinstance(self.source.pieces, RowFile), "written in strips"
-            for first, strip in zip(range(0, width, self.plan.strip_width), self.source.pieces.strips, strict=False):
-                sums = ColumnSums(layer, len(tile), min(self.plan.strip_width, width - first))
-                self._pass(sums, runs, strip)
-                file.append_strip(sums.sums_DW)
+            for first, strip in zip(range(0, units.count, some), self.source.pieces.strips, strict=False):
+                sums = strip_sums_of(self.layer, len(tile), min(some, units.count - first))
+                file.append_strip(self._summed_strip(sums, tile, runs, strip))
+                del sums  # before the next one's
             file.finish()
         except BaseException:
             file.close()
@@ -133,6 +139,11 @@ class TileSums:
         finally:
             runs.close()
         return file
+
+    def _summed_strip(self, sums: StripSums, tile: Tile, runs: EdgeRuns, strip: RowPieces) -> F32Array:
+        self._begin(sums, tile, replace(self.source, pieces=strip))
+        self._pass(sums, runs, strip)
+        return sums.left()
 
     def _pass(self, sums: Sums, runs: EdgeRuns, pieces: RowPieces) -> None:
         """Let the windows of source rows that some edges need pass by."""
@@ -158,11 +169,11 @@ class TileSums:
 class _WaitingSums:
     """Sums that are read back in the order of the destinations."""
 
-    layer: SageLayer | GcnLayer
+    layer: Layer
     rows: RowsInTurn
 
     def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, degrees_D: NodeDegrees | None) -> Tensor:
-        return finish_columns(self.layer, self.rows.take(len(own_DP)), own_DP, degree_D, degrees_D)
+        return finish_strips(self.layer, self.rows.take(len(own_DP)), own_DP, degree_D, degrees_D)
 
 
 def floats(rows: Rows) -> Tensor:

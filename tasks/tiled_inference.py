@@ -20,9 +20,10 @@ from torch import Tensor
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import Layer, NodeDegrees, as_float
 from kernels.nn.model import GnnModel, ModelSpec
+from kernels.nn.streamed import in_strips
 from kernels.rank_map import RankMap
 from storage.blocks.row_file import RowFile, RowLayout
-from storage.blocks.row_pieces import FeaturePieces
+from storage.blocks.row_pieces import FeaturePieces, Rows
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError
@@ -166,7 +167,7 @@ class TiledInference:
         try:
             for _, rows in source.rows_of(reads, needed, 0, needed.num_slots, plan.rows_at_once):
                 self._count_features(source, len(rows))
-                out.append(as_float(layer.project(torch.from_numpy(rows))).numpy() if projects else rows)
+                out.append(_projected(layer, rows, plan) if projects else rows)
             out.finish()
         except BaseException:
             out.close()
@@ -185,7 +186,7 @@ class TiledInference:
         finally:
             self._drop(waiting, 0)
         edges = "by the disk" if plan.goes_by_disk else "in memory"
-        _logger.debug("layer %d: %d tiles, edges %s, strips of %d", index, num_tiles, edges, plan.strip_width)
+        _logger.debug("layer %d: %d tiles, edges %s, strips of %d", index, num_tiles, edges, plan.strip_units)
 
     def _finished(
         self, model: GnnModel, index: int, sums: TileSums, tile: Tile, finished: FinishedSums
@@ -274,3 +275,9 @@ class TiledInference:
         if self._spec.needs_graph:
             return reads.degrees(needed)
         return ((at, np.zeros_like(ids)) for at, ids in reads.nodes(needed, 0, needed.num_slots))
+
+
+def _projected(layer: Layer, rows: Rows, plan: TilePlan) -> Rows:
+    projected = as_float(layer.project(torch.from_numpy(rows)))
+    ordered: Rows = (in_strips(layer, projected, plan.strip_units) if plan.strip_units else projected).numpy()
+    return ordered

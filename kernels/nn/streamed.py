@@ -5,7 +5,8 @@ Equal to `Layer.combine` with all neighbors, but for the order of the sums.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeGuard
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -70,19 +71,81 @@ class Sums(Protocol):
         """
 
 
+class StripSums(Sums, Protocol):
+    """Partial sums of some units, whose source rows are strips; `begin` takes strips too."""
+
+    def left(self) -> F32Array:
+        """(num_dst, units * waiting): what `finish_strips` needs of all edges."""
+
+
+def strip_sums_of(layer: Layer, num_dst: int, units: int) -> StripSums:
+    """Begin the sums of so many units of a tile."""
+    if isinstance(layer, GatLayer):
+        return _HeadSums(layer, num_dst, units)
+    assert isinstance(layer, SageLayer | GcnLayer), f"{type(layer).__name__} has no units"
+    return _ColumnSums(layer, num_dst, units)
+
+
+def finish_strips(
+    layer: Layer, left_DW: F32Array, own_DP: Tensor, degree_D: I64Array, degrees_D: NodeDegrees | None
+) -> Tensor:
+    """`Sums.finish` of some destinations, from what is left of all units; own rows are in the order of strips."""
+    if isinstance(layer, GatLayer):
+        return _finish_heads(layer, left_DW, own_DP)
+    assert isinstance(layer, SageLayer | GcnLayer), f"{type(layer).__name__} has no units"
+    return _finish_columns(layer, left_DW, own_DP, degree_D, degrees_D)
+
+
 def sums_of(layer: Layer, num_dst: int) -> Sums:
     """Begin the sums of a tile of `num_dst` destinations."""
     if isinstance(layer, SageLayer | GcnLayer):
-        return ColumnSums(layer, num_dst)
+        return _ColumnSums(layer, num_dst, sums_width(layer))
     if isinstance(layer, GatLayer):
-        return _GatSums(layer, num_dst)
+        return _HeadSums(layer, num_dst, layer.heads)
     assert isinstance(layer, DenseLayer), f"no sums of {type(layer).__name__}"
     return _NoSums(layer)
 
 
-def adds_columns_apart(layer: Layer) -> TypeGuard[SageLayer | GcnLayer]:
-    """Whether `ColumnSums` may add up the columns of a layer some at a time."""
-    return isinstance(layer, SageLayer | GcnLayer)
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Parts of a layer's sums that may be added up one after the other: columns (GraphSAGE, GCN) or heads (GAT)."""
+
+    count: int
+    """How many there are."""
+    source: int = 1
+    """Values of a source row that one takes."""
+    sums: int = 1
+    """Floats of partial sums a destination."""
+    waiting: int = 1
+    """Floats a destination that are left of them when all edges were added."""
+
+
+def units_of(layer: Layer) -> Units | None:
+    """The units of a layer; None where it has no sums."""
+    if isinstance(layer, GatLayer):
+        return Units(layer.heads, layer.head_dim + 2, layer.head_dim + 3, layer.head_dim)
+    return Units(sums_width(layer)) if isinstance(layer, SageLayer | GcnLayer) else None
+
+
+def in_strips(layer: Layer, projected_SP: Tensor, strip_units: int) -> Tensor:
+    """Put the columns of projected rows in the order of strips of so many units, what the node itself keeps last.
+
+    Parameters
+    ----------
+    layer : Layer
+    projected_SP : (n, projected_dim) tensor
+    strip_units : int
+    """
+    if not isinstance(layer, GatLayer):
+        return projected_SP
+    heads, taken = np.arange(layer.heads), layer.heads * layer.head_dim
+    columns = list[I64Array]()
+    for first in range(0, layer.heads, strip_units):
+        some = heads[first : first + strip_units]
+        values = (some[:, None] * layer.head_dim + np.arange(layer.head_dim)).reshape(-1)
+        columns += [values, taken + some, taken + layer.heads + some]
+    order = np.concatenate([*columns, np.arange(taken + 2 * layer.heads, projected_SP.shape[1])])
+    return projected_SP[:, torch.from_numpy(order)]
 
 
 def begins_with_own_rows(layer: Layer) -> bool:
@@ -97,43 +160,33 @@ def sums_width(layer: Layer) -> int:
     return layer.out_dim if layer.transform_first else layer.in_dim
 
 
-class ColumnSums:
-    """Sums of GraphSAGE or GCN, each column of which is added up for itself.
+class _ColumnSums:
+    """GraphSAGE or GCN: the first columns of the rows that come."""
 
-    Parameters
-    ----------
-    layer : SageLayer or GcnLayer
-    num_dst : int
-    width : int, optional
-        Columns to add up, the first of the rows that come; all of the layer's without it.
-    """
-
-    def __init__(self, layer: SageLayer | GcnLayer, num_dst: int, width: int | None = None) -> None:
-        self._layer = layer
-        self.sums_DW = np.zeros((num_dst, sums_width(layer) if width is None else width), np.float32)
-        """(num_dst, width) sums so far."""
+    def __init__(self, layer: SageLayer | GcnLayer, num_dst: int, width: int) -> None:
+        self._layer, self._width = layer, width
+        self._sums_DW = np.zeros((num_dst, width), np.float32)
 
     def begin(self, first: int, own_DP: Tensor) -> None:
         """Own rows count at the end alone."""
 
     def add(self, slots: U16Array, targets: I32Array, rows: F32Array, degrees: NodeDegrees | None) -> None:
-        """As `Sums.add`."""
         weight = _NO_WEIGHT
         if isinstance(self._layer, GcnLayer):
             assert degrees is not None, "checked where the inference was made"
             weight = inverse_sqrt(degrees.out_degree).astype(np.float32)
-        width = self.sums_DW.shape[1]
-        add_rows(slots, targets, rows.reshape(-1), rows.shape[1], width, weight, self.sums_DW.reshape(-1))
+        add_rows(slots, targets, rows.reshape(-1), rows.shape[1], self._width, weight, self._sums_DW.reshape(-1))
 
     def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, degrees_D: NodeDegrees | None) -> Tensor:
-        """As `Sums.finish`."""
-        return finish_columns(self._layer, self.sums_DW[first : first + len(own_DP)], own_DP, degree_D, degrees_D)
+        return _finish_columns(self._layer, self._sums_DW[first : first + len(own_DP)], own_DP, degree_D, degrees_D)
+
+    def left(self) -> F32Array:
+        return self._sums_DW
 
 
-def finish_columns(
+def _finish_columns(
     layer: SageLayer | GcnLayer, sums_DW: F32Array, own_DP: Tensor, degree_D: I64Array, degrees_D: NodeDegrees | None
 ) -> Tensor:
-    """`Sums.finish` of some destinations, from the sums of all their columns."""
     sums = torch.from_numpy(sums_DW)
     if isinstance(layer, SageLayer):
         return _finish_sage(layer, sums, own_DP, degree_D)
@@ -152,34 +205,46 @@ def _finish_sage(layer: SageLayer, sums_DW: Tensor, own_DP: Tensor, degree_D: I6
     return functional.linear(torch.cat([mean_DW, own_DP], dim=1), weight, layer.bias)
 
 
-class _GatSums:
-    def __init__(self, layer: GatLayer, num_dst: int) -> None:
-        self._layer, self._taken = layer, layer.heads * layer.head_dim
-        self._own_term = np.zeros((num_dst, layer.heads), np.float32)
-        self._greatest = np.full((num_dst, layer.heads), -np.inf, np.float32)
-        self._total = np.zeros((num_dst, layer.heads), np.float32)
+class _HeadSums:
+    """GAT: the first heads of the rows that come, which begin with their values, source and destination terms."""
+
+    def __init__(self, layer: GatLayer, num_dst: int, heads: int) -> None:
+        self._layer, self._heads, self._taken = layer, heads, heads * layer.head_dim
+        self._own_term = np.zeros((num_dst, heads), np.float32)
+        self._greatest = np.full((num_dst, heads), -np.inf, np.float32)
+        self._total = np.zeros((num_dst, heads), np.float32)
         self._sums = np.zeros((num_dst, self._taken), np.float32)
 
     def begin(self, first: int, own_DP: Tensor) -> None:
         """Keep the destinations' terms of the scores."""
-        heads = self._layer.heads
-        self._own_term[first : first + len(own_DP)] = own_DP[:, self._taken + heads : self._taken + 2 * heads].numpy()
+        terms = slice(self._taken + self._heads, self._taken + 2 * self._heads)
+        self._own_term[first : first + len(own_DP)] = own_DP[:, terms].numpy()
 
     def add(self, slots: U16Array, targets: I32Array, rows: F32Array, _: object) -> None:
-        layer = self._layer
-        width = layer.heads * (layer.head_dim + 2)
+        width = self._taken + 2 * self._heads
         used = rows if rows.shape[1] == width else np.ascontiguousarray(rows[:, :width])
         attend_rows_streamed(
-            slots, targets, used.reshape(-1), layer.heads, layer.head_dim, np.float32(NEGATIVE_SLOPE),
+            slots, targets, used.reshape(-1), self._heads, self._layer.head_dim, np.float32(NEGATIVE_SLOPE),
             self._own_term.reshape(-1), self._greatest.reshape(-1), self._total.reshape(-1), self._sums.reshape(-1),
         )  # fmt: skip
 
     def finish(self, first: int, own_DP: Tensor, degree_D: I64Array, _: object) -> Tensor:
-        layer, part = self._layer, slice(first, first + len(own_DP))
-        total = torch.from_numpy(np.where(self._total[part] > 0, self._total[part], 1).astype(np.float32))
-        out = torch.from_numpy(self._sums[part]).view(-1, layer.heads, layer.head_dim) / total[:, :, None]
-        kept = own_DP[:, self._taken + 2 * layer.heads :] if layer.residual else None
-        return layer.merged(out.reshape(len(out), -1), kept)
+        return _finish_heads(self._layer, self._means(slice(first, first + len(own_DP))), own_DP)
+
+    def left(self) -> F32Array:
+        return self._means(slice(None))
+
+    def _means(self, part: slice) -> F32Array:
+        """Sums by heads over the sums of their weights, in place: each destination is asked for once."""
+        sums = self._sums[part]
+        heads = sums.reshape(len(sums), self._heads, self._layer.head_dim)
+        heads /= np.where(self._total[part] > 0, self._total[part], np.float32(1))[:, :, None]
+        return sums
+
+
+def _finish_heads(layer: GatLayer, means_DT: F32Array, own_DP: Tensor) -> Tensor:
+    kept = own_DP[:, layer.heads * (layer.head_dim + 2) :] if layer.residual else None
+    return layer.merged(torch.from_numpy(means_DT), kept)
 
 
 class _NoSums:

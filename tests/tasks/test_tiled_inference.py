@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import ModelSpec, build_model
+from kernels.nn.streamed import Units
 from kernels.rank_map import RankMap
 from kernels.topology import Topology
 from storage.blocks.edge_runs import MemoryRuns, SpilledRuns, Windows
@@ -49,13 +50,13 @@ def wide_graph() -> tuple[Topology, np.ndarray[Any, Any]]:
 Way = Literal["memory", "disk", "strips"]
 
 
-def planned(way: Way, plans: list[TilePlan], strip_width: int = 3) -> Callable[[LayerSizes, int, int], TilePlan]:
+def planned(way: Way, plans: list[TilePlan], strip_units: int = 3) -> Callable[[LayerSizes, int, int], TilePlan]:
     """A planner that sends edges one way, and notes what it planned."""
 
     def plan(sizes: LayerSizes, budget_bytes: int, _: int) -> TilePlan:
-        in_strips = way == "strips" and sizes.adds_columns_apart
+        in_strips = way == "strips" and sizes.units is not None
         plans.append(
-            tile_plan._plan(sizes, budget_bytes, 0 if way == "memory" else 4096, strip_width if in_strips else 0)
+            tile_plan._plan(sizes, budget_bytes, 0 if way == "memory" else 4096, strip_units if in_strips else 0)
         )
         return plans[-1]
 
@@ -72,7 +73,10 @@ def test_all_ways_equal_exact_inference(
     rows = rows[:, :20].astype(np.float16)
     store = store_of(tmp_path / "graph.h5", 8192 + 24, indptr=topology.indptr, indices=topology.indices, features=rows)
     degrees = NodeDegrees(topology.in_degree(), np.bincount(topology.indices, minlength=len(rows)))
-    spec, nodes = ModelSpec(kind, 20, 32, 5, 2), np.random.default_rng(1).permutation(6000)[:700]
+    spec, nodes = (
+        ModelSpec(kind, 20, 32, 5, 2),
+        np.random.default_rng(1).permutation(6000)[:700],
+    )
     plans = list[TilePlan]()
     model, degrees_of = build_model(spec, seed=2), degrees if kind == "gcn" else None
     expected = ExactInference(topology, nodes, spec, degrees=degrees_of).run(model, FeatureTiers(rows, NONE))
@@ -88,7 +92,7 @@ def test_all_ways_equal_exact_inference(
         found = inference.run(model)
     assert {plan.goes_by_disk for plan in plans} == {way != "memory"}
     assert max(plan.num_tiles for plan in plans) > 1 or way == "strips"
-    assert any(plan.strip_width for plan in plans) == (way == "strips" and kind != "gat")
+    assert all((plan.strip_units == 3) == (way == "strips") for plan in plans)
     assert torch.allclose(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
 
@@ -104,7 +108,7 @@ def test_bytes_and_memory_are_those_planned(
     )
     store, spec, plans = GraphStore.open(tmp_path / "graph.h5"), ModelSpec("sage", 256, 8, 300, 1), list[TilePlan]()
     stats = IoStats()
-    monkeypatch.setattr(tiled_inference, "plan_tiles", planned(way, plans, strip_width=64))
+    monkeypatch.setattr(tiled_inference, "plan_tiles", planned(way, plans, strip_units=64))
     with (
         StoredTopology(store, NONE, buffer_bytes=64 << 10, stats=stats) as stored,
         StoredFeatures(store, NONE, buffer_bytes=64 << 10, stats=stats) as features,
@@ -119,7 +123,7 @@ def test_bytes_and_memory_are_those_planned(
         finally:
             tracemalloc.stop()
     found, (plan,) = stats.counts().since(before), plans
-    assert plan.num_tiles >= 2 or plan.strip_width
+    assert plan.num_tiles >= 2 or plan.strip_units
     assert found.read_bytes + found.write_bytes == pytest.approx(plan.moved_bytes, rel=0.1)
     assert peak < budget + pieces_bytes(spec, len(rows), 1024, 32768) + MB  # and what Python takes
 
@@ -137,6 +141,8 @@ def test_the_least_memory_has_room_for_sums(num_nodes: int, width: int) -> None:
         out_width=width,
     )
     assert plan_tiles(sizes, least, 0).tile_bytes >= least // 2
+    apart = replace(sizes, units=Units(width), is_stored=True)
+    assert plan_tiles(apart, least, 1 << 60).moved_bytes < 30 * sizes.source_bytes
 
 
 def test_fewest_bytes_are_moved() -> None:
@@ -175,20 +181,20 @@ def test_shares_keep_the_budget(budget: int, width: int, apart: bool) -> None:
         width=width,
         sums_width=width,
         out_width=width,
-        adds_columns_apart=apart,
+        units=Units(width) if apart else None,
         is_stored=apart,
     )
     plan = plan_tiles(sizes, budget, 1 << 40)
-    passing = tile_plan._passing(sizes, plan.buffer_bytes, plan.strip_width)[0]
+    passing = tile_plan._passing(sizes, plan.buffer_bytes, plan.strip_units)[0]
     lists = plan.lists_at_once * 96 + plan.entries_at_once * 32
     beside = pieces = 0
-    if plan.strip_width:
-        rows, sums = sizes.in_strips(plan.strip_width, plan.piece_bytes)
+    if plan.strip_units:
+        rows, sums = sizes.in_strips(plan.strip_units, plan.piece_bytes)
         beside = rows.index_bytes + sums.index_bytes + rows.strip_memory_bytes + sums.strip_memory_bytes
         pieces = rows.memory_bytes + sums.memory_bytes
     assert plan.tile_bytes + passing + lists + beside + plan.rows_at_once * 4 * 7 * width <= budget
     assert pieces <= plan.tile_bytes
-    assert budget == MB or plan.tile_bytes >= budget // (4 if plan.strip_width else 2)
+    assert budget == MB or plan.tile_bytes >= budget // (4 if plan.strip_units else 2)
 
 
 @pytest.mark.parametrize("mib", [8, 16, 40])
@@ -205,14 +211,14 @@ def test_strips_where_memory_is_far_too_small(mib: int, is_stored: bool) -> None
         out_width=128,
         is_stored=is_stored,
     )
-    apart = replace(whole, adds_columns_apart=True)
+    apart = replace(whole, units=Units(128))
     plan = plan_tiles(apart, mib * MB, 1 << 40)
     assert plan.goes_by_disk
     assert plan.moved_bytes < plan_tiles(whole, mib * MB, 1 << 40).moved_bytes / 2
-    room = strips_disk_bytes(apart, plan.strip_width, mib * MB)
+    room = strips_disk_bytes(apart, plan.strip_units, mib * MB)
     most = max(strips_disk_bytes(apart, 1 << bits, mib * MB) for bits in range(7))
     assert plan_tiles(apart, mib * MB, most) == plan
-    assert plan_tiles(apart, mib * MB, room - 1).strip_width != plan.strip_width
+    assert plan_tiles(apart, mib * MB, room - 1).strip_width != plan.strip_units
     assert not plan_tiles(apart, mib * MB, min(most_spilled_bytes(15_000_000), room) - 1).strip_width
     assert not plan_tiles(apart, 4000 * MB, 1 << 40).strip_width
 
