@@ -138,8 +138,10 @@ class TilePlan:
 
 
 def least_tile_bytes(num_sources: int, width: int) -> int:
-    """The least memory for tiles: so much that half of it holds sums, however many windows its sources have, and not
-    less than one part in 64 of all sums, so that the sources do not pass by hundreds of times.
+    """The least memory for tiles.
+
+    Half of it holds sums, however many windows its sources have; and it is not less than one part in 64 of all sums, so
+    that the sources do not pass by hundreds of times.
 
     Parameters
     ----------
