@@ -8,6 +8,7 @@ import threading
 import time
 import tracemalloc
 import weakref
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, ChecksumMismatchError, InputError, MachineError
 from storage.graph_store import FEATURES, INDICES, GraphStore, write_store
 from tasks import train_on_disk as train_stage
+from tasks import training_epoch
 from tasks.batch_check import check_bytes
 from tasks.batch_sizes import BatchSizes
 from tasks.hyperbatch_loader import HyperbatchLoader
@@ -197,6 +199,28 @@ def test_outputs_of_scored_nodes_are_planned(tmp_path: Path, split: str, validat
     lives_beside = (split, validation) == ("valid", "sampled")
     assert outputs / 2 < more
     assert (more >= outputs) == lives_beside, "what mini-batches leave is enough for a part of it"
+
+
+def test_steps_reuse_the_memory_that_is_planned_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epoch by epoch from disk, for evaluation needs it in between; a graph in memory has no budget to keep."""
+    data, options, asked = community_data(400), replace(OPTIONS, epochs=2), list[int]()
+    reused = training_epoch.reused_heap
+
+    def spied(nbytes: int) -> AbstractContextManager[None]:
+        asked.append(nbytes)
+        return reused(nbytes)
+
+    monkeypatch.setattr(training_epoch, "reused_heap", spied)
+    write_data(tmp_path / "graph.h5", data)
+    storage = StorageOptions(host_budget=64 * MB, directory=tmp_path)
+    with open_on_disk(tmp_path / "graph.h5", NONE, NONE, options, storage) as opened:
+        arguments = (opened.source, opened.labels, opened.splits, opened.degrees, options)
+        train_from(*arguments, num_classes=opened.num_classes)
+        planned = opened.source.plan.parts["training step"]
+    assert asked == [planned, planned]
+    assert planned > 0
+    data.train(options)
+    assert asked[2:] == [0, 0]
 
 
 def skewed_data(num_nodes: int, num_train: int) -> Data:
