@@ -31,6 +31,8 @@ class Estimate:
     """The same while later stages of the run work, what this one leaves included: the least that they take."""
     enough_disk_bytes: int = 0
     """What is sure to do for them, where that is more."""
+    held_memory_bytes: int = 0
+    """Of `memory_bytes`, what is in memory already when the estimate is checked."""
     is_final: bool = True
     """Whether nothing is left to be found out; what is not final is checked, but not told."""
 
@@ -79,7 +81,8 @@ class Budgets:
         MachineError
             If it is above what is free now.
         """
-        free_memory, free_disk = available_memory(), shutil.disk_usage(directory).free
+        free_memory = available_memory() + estimate.held_memory_bytes
+        free_disk = shutil.disk_usage(directory).free
         _logger.log(
             logging.INFO if estimate.is_final else logging.DEBUG,
             "%s: needs up to %s of memory (%s free) and %s of disk (%s free)%s",

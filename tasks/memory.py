@@ -51,7 +51,12 @@ def plan_ingest(source: GraphSource, options: IngestOptions, memory_bytes: int) 
     disk = max(scratch, sorted_bytes + 16 * nodes + in_memory.disk_bytes)
     memory = held + max(work_bytes, _row_sort_bytes(source).memory_bytes)
     return IngestPlan(
-        Estimate(memory_bytes=max(memory, _opening_bytes(source)), disk_bytes=disk, is_final=_is_final(source)),
+        Estimate(
+            memory_bytes=max(memory, _opening_bytes(source)),
+            disk_bytes=disk,
+            held_memory_bytes=_there_bytes(source),
+            is_final=_is_final(source),
+        ),
         work_bytes,
     )
 
@@ -87,6 +92,7 @@ def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
         + text
         + _link_bytes(source)
         + 16 * options.block_bytes,
+        held_memory_bytes=_there_bytes(source),
         is_final=_is_final(source),
     )
 
@@ -118,14 +124,18 @@ def _row_sort_bytes(source: GraphSource) -> Estimate:
 def _held_bytes(source: GraphSource) -> int:
     """Bytes that ingest holds beside the sort: what the source has in memory, the splits, and chunks on their way."""
     nodes, ids = source.num_nodes or 0, source.original_ids
-    splits = (source.splits or {}).values()
-    split_bytes = sum(part.nbytes for part in splits) + id_dtype(nodes).itemsize * nodes
+    split_bytes = sum(part.nbytes for part in (source.splits or {}).values()) + id_dtype(nodes).itemsize * nodes
     named = ids is not None and ids.dtype.kind not in "iu"
     id_bytes = 0 if ids is None else ids.nbytes + (_NAME_BYTES * len(ids) if named else map_bytes(ids))
     graphs = source.graph_ids.nbytes if source.graph_ids is not None else 0
     text = (_TEXT_COPIES - 1) * _text_bytes(source)
     held = labels_nbytes(source) + split_bytes + id_bytes + text + graphs + _link_bytes(source) + source.held_bytes
     return held + nodes // 8 + source.chunk_bytes
+
+
+def _there_bytes(source: GraphSource) -> int:
+    """Bytes of it that are in memory as soon as there is a source."""
+    return labels_nbytes(source) + sum(part.nbytes for part in (source.splits or {}).values())
 
 
 def _opening_bytes(source: GraphSource) -> int:

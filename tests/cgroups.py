@@ -43,11 +43,13 @@ class MemoryGroup:
         return int((self.folder / name).read_text(encoding="ascii"))
 
     @property
-    def anonymous_bytes(self) -> int:
-        """What its processes hold now, page cache left out."""
-        name = "total_rss" if self.version == 1 else "anon"
+    def held_bytes(self) -> int:
+        """What its processes and the kernel hold for them now, page cache left out."""
+        prefix, usage = ("total_", "memory.usage_in_bytes") if self.version == 1 else ("", "memory.current")
         lines = (self.folder / "memory.stat").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) for line in lines if line.split()[0] == name)
+        fields = {name: int(value) for name, value in map(str.split, lines)}
+        cached = fields[f"{prefix}inactive_file"] + fields[f"{prefix}active_file"]
+        return int((self.folder / usage).read_text(encoding="ascii")) - cached
 
     def _write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="ascii")

@@ -22,6 +22,7 @@ from storage.store_format import GRAPH_ID, GRAPH_LABELS, MULTI_LABELS, RELATION
 _OFFSET_NODES = 1 << 19
 _MARK_BYTES = 1 << 17
 _MOST_PASSES = 3
+_PLACED_ROWS = 1 << 16  # at once, for their places take 20 bytes each while they are found
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -193,9 +194,11 @@ class Reordered:
                 out = room[: shape[0] - first]
                 old = 0
                 for chunk in read():
-                    slot = self._old_to_new[old : old + len(chunk)] - first
-                    here = np.flatnonzero((slot >= 0) & (slot < len(out)))
-                    out[slot[here]] = chunk[here]
+                    for at in range(0, len(chunk), _PLACED_ROWS):
+                        some = chunk[at : at + _PLACED_ROWS]
+                        slot = self._old_to_new[old + at : old + at + len(some)] - first
+                        here = np.flatnonzero((slot >= 0) & (slot < len(out)))
+                        out[slot[here]] = some[here]
                     old += len(chunk)
                 yield out
 

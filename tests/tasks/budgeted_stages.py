@@ -10,6 +10,7 @@ it names, and the group's limit follows. Evaluation after training is measured a
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import re
@@ -102,7 +103,8 @@ def within_budget(context: RunContext, work: Callable[[], object], group: Memory
     """Run a stage in a group of what is held and the budget; where it refuses, with the smallest one that it names."""
     for _ in range(_TRIES):
         if group is not None and context.config.host_budget is not None:
-            group.limit(group.anonymous_bytes + int(_SPARE * context.config.host_budget))
+            gc.collect()  # what a refused try held
+            group.limit(group.held_bytes + int(_SPARE * context.config.host_budget))
         try:
             work()
             return

@@ -178,6 +178,23 @@ def test_the_estimate_of_memory_bounds_what_is_held(tmp_path: Path) -> None:
         assert peak <= layout_held_bytes(old) - (6 << 20), "of which most is for chunks larger than this store"
 
 
+def test_places_of_many_nodes_are_found_some_at_a_time(tmp_path: Path) -> None:
+    """A chunk of a million narrow rows, all of which have a place in memory: 20 bytes each were beside the plan."""
+    num_nodes, work_bytes = 1_100_000, 8 << 20
+    indptr, indices = np.zeros(num_nodes + 1, np.int64), np.arange(1000, dtype=np.int32)
+    indptr[-1:] = 1000
+    write_store(tmp_path / "old.h5", indptr=indptr, indices=indices, block_bytes=1 << 20)
+    old_to_new = np.random.default_rng(0).permutation(num_nodes).astype(np.int32)
+    with GraphStore.open(tmp_path / "old.h5") as old:
+        arguments = {"old_to_new": old_to_new, "order": "degree", "block_bytes": 1 << 20, "work_bytes": work_bytes}
+        lay_out(old, tmp_path / "new.h5", **arguments)  # type: ignore[arg-type]  # compile, import
+        tracemalloc.start()
+        lay_out(old, tmp_path / "new.h5", **arguments)  # type: ignore[arg-type]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak + old_to_new.nbytes <= layout_held_bytes(old) + work_bytes
+
+
 @pytest.mark.parametrize("work_bytes", [3000, 100_000])
 def test_any_memory_makes_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work_bytes: int) -> None:
     write_small_store(tmp_path / "old.h5")
