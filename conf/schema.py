@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field, model_validator
+from pydantic import Field, model_validator
 
+from conf.byte_size import Bytes
 from conf.data import DataConfig, Fraction, Seed
 from conf.section import Section
 from conf.training import ModelConfig, TrainingConfig
@@ -18,7 +19,7 @@ class LayoutConfig(Section):
     order: Literal["degree", "hotness", "locality", "none"] = "degree"
     """`degree`: by how many adjacency lists name a node; `hotness`: by sampled access counts; `locality`: reverse
     Cuthill-McKee; `none`: as ingested."""
-    block_bytes: ByteSize = Field(ByteSize(1 << 20), ge=4096, le=1 << 26)
+    block_bytes: Bytes = Field(Bytes(1 << 20), ge=4096, le=1 << 26)
     """Size of a block, the unit of storage I/O; a multiple of 4 KiB."""
     keep_ingest: bool = False
     """Keep the intermediate store in ingest order once the laid-out one is published."""
@@ -43,7 +44,7 @@ class SamplingConfig(Section):
     """Draw neighbors with replacement."""
     threads: int = Field(2, ge=1, le=256)
     """Sampling threads; changes speed, never a sample."""
-    in_flight_bytes: ByteSize | None = Field(None, gt=0)
+    in_flight_bytes: Bytes | None = Field(None, gt=0)
     """Most bytes of mini-batches that are loaded ahead of the model, their features too (one super-batch is the
     least); empty means a quarter of `host_budget`, where all else leaves that much, or 1 GiB without one."""
 
@@ -84,7 +85,7 @@ class DynamicConfig(Section):
 class CacheConfig(Section):
     """What is kept in the device tier."""
 
-    device_budget: ByteSize | Literal["auto"] = "auto"
+    device_budget: Bytes | Literal["auto"] = "auto"
     """Bytes for all caches on the device (on a CPU, a host array of that size), maps included; 0 caches nothing.
     `auto`: what the GPU has free, less what training takes beside the caches and a reserve; 6 MiB on a CPU."""
     use_spare: bool = False
@@ -156,9 +157,9 @@ class PipelineConfig(Section):
     state_dir: Path = Path(".garden")
     """Directory of everything this run writes, but for a data set that is fetched (to `data.path`): artifacts,
     checkpoints, tracking database."""
-    host_budget: ByteSize | None = None
+    host_budget: Bytes | None = None
     """Most bytes of memory a stage may use above its libraries; empty means what the machine has free."""
-    disk_budget: ByteSize | None = None
+    disk_budget: Bytes | None = None
     """Most bytes of disk that a run takes at any time, scratch files included; input does not count, but what
     `data.url` fetches keeps to it by itself; empty means what the disk has free."""
     data: DataConfig = DataConfig()

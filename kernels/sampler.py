@@ -181,10 +181,10 @@ def join_seeds(batches: Sequence[IdArray], num_nodes: int, dtype: np.dtype[Any])
 
 
 def check_fanouts(fanouts: Sequence[int]) -> None:
-    """Refuse a fanout that is neither positive nor -1 with a ValueError."""
+    """Refuse a fanout that is neither a positive 64-bit integer nor -1 with a ValueError."""
     for fanout in fanouts:
-        if fanout < 1 and fanout != -1:
-            raise ValueError(f"fanout must be >= 1 or -1 for all neighbors (got {fanout})")
+        if not isinstance(fanout, int | np.integer) or not (1 <= fanout < 1 << 63 or fanout == -1):
+            raise ValueError(f"fanout must be >= 1 or -1 for all neighbors, a 64-bit integer (got {fanout!r})")
 
 
 def _split_hop(

@@ -40,13 +40,16 @@ def inspect_features(
     Raises
     ------
     InputError
-        There is not one row a node, the type holds no numbers, or values are not finite and `nan_policy` refuses them.
+        There is not one row a node or no column, the type holds no numbers, or values are not finite and `nan_policy`
+        refuses them.
     """
     if table.num_rows != num_nodes:
         raise InputError(
             f"{table.where} has {table.num_rows} rows, but the graph has {num_nodes} nodes: "
             "give one row a node, and num_nodes if the last nodes have no edge"
         )
+    if not table.dim:
+        raise InputError(f"{table.where} has no column of features: give one at least, or leave data.features empty")
     if table.dtype.kind not in "biuf":
         raise InputError(f"{table.where} holds {table.dtype}, which is no number: give numeric features")
     with progress("checking features", "rows") as advance:
@@ -62,9 +65,11 @@ def _inspect(table: FeatureTable, nan_policy: NanPolicy, advance: Advance) -> Fe
         bad = int(finite.size - np.count_nonzero(finite))
         if bad and nan_policy == "refuse":
             place, column = np.argwhere(~finite)[0]
+            value = raw[place, column]
+            problem = f"is {value}, beyond float32" if np.isfinite(value) else f"is {value}"
             raise InputError(
-                f"{table.where}: row {row + place}, column {column} is {raw[place, column]}: correct it, or store 0 in "
-                "place of values that are not finite: --set data.nan_policy=zero"
+                f"{table.where}: row {row + place}, column {column} {problem}: correct it, or store 0 in place of "
+                "values that are not finite: --set data.nan_policy=zero"
             )
         non_finite += bad
         is_binary = is_binary and bool(np.all((chunk == 0) | (chunk == 1) | ~finite))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -13,14 +14,18 @@ from torch import Tensor
 
 from kernels.mfg import IdArray
 from storage.cache.plan import CachePlan
-from storage.errors import InputError
 from tasks.api_batch import Batch
 from tasks.api_open import open_graph
-from tasks.api_options import LoadOptions, Nodes, TierOptions
+from tasks.api_options import LoadOptions, Nodes, TierOptions, whole_number
 from tasks.data_source import Stream
 from tasks.epoch_stream import LoadStats, MiniBatch
 
 __all__ = ["Batch", "Epoch", "GraphLoader"]
+
+_ONE_PROCESS = (
+    "works in the process that opened it, where its own threads load ahead: iterate it there, without a DataLoader "
+    "(or with num_workers=0), or open one in each process"
+)
 
 
 class GraphLoader:
@@ -94,6 +99,8 @@ class GraphLoader:
     ------
     InputError
         If nodes, plan or sizes are wrong; it is a ValueError.
+    RuntimeError
+        When it is iterated once it is closed, or in another process than the one that opened it.
     BudgetError
         If `host_budget` or `disk_budget` is too small; names the one that would do.
     MachineError
@@ -145,7 +152,7 @@ class GraphLoader:
         self.device_bytes = graph.device_bytes
         self._nodes, self._columns, self._loader = graph.nodes, graph.columns, graph.loader
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._is_closed, self._is_watched = False, False
+        self._is_closed, self._is_watched, self._process = False, False, os.getpid()
 
     def epoch(self, epoch: int) -> Epoch:
         """Mini-batches of one epoch: `for batch in loader.epoch(e)`.
@@ -162,10 +169,9 @@ class GraphLoader:
         Raises
         ------
         InputError
-            If the epoch is negative.
+            If the epoch is no integer, or negative.
         """
-        if epoch < 0:
-            raise InputError(f"epoch must be >= 0 (got {epoch})")
+        epoch = whole_number("epoch", epoch, least=0)
         return Epoch(self, self._options.batches(self._nodes, epoch), epoch)
 
     def __len__(self) -> int:
@@ -211,6 +217,11 @@ class GraphLoader:
     def _check_open(self) -> None:
         if self._is_closed:
             raise RuntimeError("this GraphLoader is closed")
+        if os.getpid() != self._process:  # each would load all mini-batches, with locks that no thread here releases
+            raise RuntimeError(f"a GraphLoader {_ONE_PROCESS}")
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"a GraphLoader cannot be pickled: it {_ONE_PROCESS}")
 
 
 class Epoch:

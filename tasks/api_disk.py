@@ -176,7 +176,8 @@ def _plan(
     # The model is not ours: a step on a mini-batch takes none of this memory.
     spec = ModelSpec("sage" if options.fanouts else "mlp", 1, 1, 1, max(1, len(options.fanouts)))
     graph = (info.num_nodes, info.num_edges)
-    largest = largest_possible(*graph, options.fanouts, options.batch_size, id_bytes, spec, replace=options.replace)
+    num_seeds = min(options.batch_size, max(1, len(nodes)))
+    largest = largest_possible(*graph, options.fanouts, num_seeds, id_bytes, spec, replace=options.replace)
     largest = dataclasses.replace(largest, step_bytes=0)
     return plan_storage(
         store,

@@ -24,6 +24,21 @@ NodeSet = Split | Literal["all"]
 Nodes = NodeSet | npt.ArrayLike
 
 
+def whole_number(name: str, value: object, *, least: int | None = None) -> int:
+    """Return an integer, NumPy's too, as Python's; a budget is bytes, not a text such as "2GB", no float is cut short.
+
+    Raises
+    ------
+    InputError
+        If it is none, or too small.
+    """
+    if isinstance(value, bool | np.bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{name} must be an integer (got {value!r})")
+    if least is not None and value < least:
+        raise InputError(f"{name} must be >= {least} (got {value})")
+    return int(value)
+
+
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How mini-batches are drawn and loaded; `GraphLoader` says what each field means."""
@@ -39,13 +54,14 @@ class LoadOptions:
     stall_timeout_s: float
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
         for name in ("batch_size", "superbatch", "threads", "prefetch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be >= 1 (got {getattr(self, name)})")
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least=1))
         try:
             check_fanouts(self.fanouts)
         except ValueError as error:
             raise InputError(str(error)) from error
+        object.__setattr__(self, "fanouts", tuple(int(fanout) for fanout in self.fanouts))
 
     @property
     def purpose(self) -> Purpose:
@@ -84,12 +100,12 @@ class TierOptions:
     check: bool
 
     def __post_init__(self) -> None:
-        if self.device_budget < 0:
-            raise InputError(f"device_budget must be >= 0 (got {self.device_budget})")
+        least = {"device_budget": 0, "host_budget": 0, "disk_budget": 0, "profile_epochs": 1}
+        for name in least:
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole_number(name, value, least=least[name]))
         if self.device_budget and self.cache_plan is not None:
             raise InputError("give either cache_plan or device_budget: a plan has a budget of its own")
-        if self.profile_epochs < 1:
-            raise InputError(f"profile_epochs must be >= 1 (got {self.profile_epochs})")
 
     def plan(self, num_nodes: int) -> CachePlan | None:
         """Load the plan that is given, if one is.

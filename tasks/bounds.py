@@ -55,7 +55,7 @@ def topology_bytes(store: StoreSizes) -> int:
 
 def batch_nodes(info: StoreInfo, sampling: SamplingSizes) -> int:
     """Return the most input nodes that one mini-batch can have."""
-    nodes = sampling.batch_size
+    nodes = min(sampling.batch_size, info.num_nodes)
     for fanout in sampling.fanouts:
         nodes *= 1 + (info.num_nodes if fanout < 0 else fanout)
         if nodes >= info.num_nodes:
@@ -80,7 +80,8 @@ def sampling_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
 def superbatch_bytes(info: StoreInfo, sampling: SamplingSizes) -> int:
     """Return the most bytes of a super-batch with the rows of all its mini-batches: what loading reserves for it."""
     graph, row_bytes = (info.num_nodes, info.num_edges), info.feature_row_bytes
-    batch = most_batch_bytes(*graph, sampling.fanouts, sampling.batch_size, row_bytes, replace=sampling.replace)
+    num_seeds = min(sampling.batch_size, info.num_nodes)  # training visits no node twice
+    batch = most_batch_bytes(*graph, sampling.fanouts, num_seeds, row_bytes, replace=sampling.replace)
     return sampling.superbatch * batch
 
 

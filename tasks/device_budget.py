@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from pydantic import ByteSize
-
+from conf.byte_size import Bytes
 from conf.schema import PipelineConfig
 from kernels.backend import Backend
 from kernels.cuda.current import device_launcher
@@ -55,7 +54,7 @@ def with_settled_budget(
         return config
     budget = stand_in_bytes(config) if backend == "cpu" else _gpu_bytes(config, store, profile)
     _logger.info("cache.device_budget: auto is %s bytes here", f"{budget:,}")
-    cache = config.cache.model_copy(update={"device_budget": ByteSize(budget)})
+    cache = config.cache.model_copy(update={"device_budget": Bytes(budget)})
     return config.model_copy(update={"cache": cache})
 
 

@@ -68,7 +68,7 @@ def plan_training(
         info.num_nodes,
         info.num_edges,
         options.fanouts,
-        options.batch_size,
+        min(options.batch_size, num_seeds),
         id_bytes,
         spec,
         replace=options.replace,

@@ -44,7 +44,7 @@ class Workload:
         id_bytes = 4 if self.graph.store.info.num_nodes < 2**31 else 8
         shapes, nodes = self.batch.shapes, self.batch.num_inputs
         are_integers = self.graph.store.info.has_integer_features
-        seeds = self.options.batch_size
+        seeds = min(self.options.batch_size, max(1, self.graph.store.info.split_sizes["train"]))
         sizes = sizes_of_hops(shapes, nodes, seeds, id_bytes, self.spec, are_integers=are_integers)
         return FirstBatches(sizes, self.batch.shared_nodes)
 

@@ -26,13 +26,15 @@ def check_config(config: PipelineConfig) -> None:
     Raises
     ------
     InputError
-        If it names no features or no labels, or reads a format that has none.
+        If it names no features or no labels, reads a format that has none, or trains on no node.
     """
     data = config.data
     if data.format == "triples":
         raise InputError("triples have no labels of nodes to train on: stop before training (--until cache)")
     if data.format in _TABLE_FORMATS:
         _require(data.features is not None, data.labels is not None, str(data.edges))
+    if data.split == "random" and not data.train_fraction:
+        raise InputError("data.train_fraction=0 leaves no node to train on: set it above 0")
 
 
 def check_files(config: PipelineConfig) -> None:

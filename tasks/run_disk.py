@@ -176,7 +176,8 @@ def _most_spilled(config: PipelineConfig, sizes: GraphSizes, spec: ModelSpec) ->
     """Samples of each hyperbatch held, and rows of one of its mini-batches, all as large as any can be."""
     sampling, id_bytes = config.sampling, id_dtype(sizes.num_nodes).itemsize
     graph = (sizes.num_nodes, sizes.num_edges)
-    largest = largest_possible(*graph, sampling.fanouts, sampling.batch_size, id_bytes, spec, replace=sampling.replace)
+    num_seeds = min(sampling.batch_size, sizes.num_nodes)
+    largest = largest_possible(*graph, sampling.fanouts, num_seeds, id_bytes, spec, replace=sampling.replace)
     count = min(config.storage.hyperbatch or 1, max(1, -(-sizes.num_train // sampling.batch_size)))
     samples = sample_disk_bytes(count, largest, largest) if largest.edges else 0
     return samples + GENERATIONS * spilled_bytes(largest.nodes, sizes.row_bytes, 1)

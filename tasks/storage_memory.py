@@ -19,6 +19,8 @@ from tasks.hyperbatch_size import GENERATIONS_OF_IDS, Hyperbatches, NoRoomError,
 from tasks.storage_need import ROWS_AT_ONCE, Need, TopologyShare
 
 _logger = logging.getLogger(__name__)
+_WORTH_NAMING = 4  # a quarter of the least memory
+_BLOCK_BUFFERS = 3  # of offsets, adjacency and features
 _NEIGHBOR_SHARE = 4  # of what the disk has beyond the least for rows and samples, waiting neighbors get one part
 
 
@@ -193,9 +195,19 @@ def _too_small(need: Need, budget: int, sizes: BatchSizes, topology: TopologySha
         f"training from disk needs {smallest} bytes of memory ({_listed(need.kept(topology))}; then "
         f"{_listed(need.while_training(sizes))}, and the samples of {need.hyperbatch or 1} mini-batches, or "
         f"{need.evaluation / 1e6:.1f} MB of exact evaluation) and host_budget is {budget}: set host_budget to at "
-        f"least {smallest}, or use smaller sampling.batch_size or fanouts",
+        f"least {smallest}, or use {_smaller(need, sizes, smallest)}",
         smallest,
     )
+
+
+def _smaller(need: Need, sizes: BatchSizes, smallest: int) -> str:
+    """Name what would shrink the least that training needs, by what takes a good part of it."""
+    ways = ["smaller sampling.batch_size or fanouts"]
+    if need.threads > 1 and _WORTH_NAMING * need.threads * sizes.table_bytes > smallest:
+        ways.append("fewer sampling.threads")
+    if _WORTH_NAMING * _BLOCK_BUFFERS * LEAST_BLOCKS * need.store.info.block_bytes > smallest:
+        ways.append("a smaller layout.block_bytes")
+    return " or ".join(ways)
 
 
 def _log(plan: StoragePlan, share: Share) -> None:

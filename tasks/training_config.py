@@ -8,6 +8,7 @@ from pathlib import Path
 from conf.schema import PipelineConfig
 from kernels.backend import Backend, resolve_backend
 from kernels.nn.model import ModelSpec, build_model
+from kernels.rank_map import RankMap
 from storage.expected_store import StoreSizes
 from storage.graph_store import FEATURES
 from tasks.bounds import SCORE_BYTES, batch_nodes, loading_bytes, superbatch_bytes, topology_bytes
@@ -19,6 +20,7 @@ from tasks.training_types import TrainOptions
 _LEAST_CHUNK_BYTES = 16 << 20
 _IN_FLIGHT_SHARE = 4
 _BUDGET_ON_A_CPU = 6 << 20
+_MAPS = 2  # of rows and of lists
 _EPOCH_BYTES = 4096  # an epoch's report: a line beside the checkpoint, and as part of the artifact
 _MODEL_COPIES = 12
 """Weights on disk: four times in a checkpoint (with Adam's moments and the best epoch's), in the one before while it
@@ -140,6 +142,9 @@ def _memory_bytes(
     info, device_budget = store.info, stand_in_bytes(config)
     if on_gpu:  # no rows stand in for those on the GPU, copies of its lists do until they are there
         device_budget = min(device_budget, topology_bytes(store))
+    elif not config.cache.dynamic.share:  # there is no more to hold than all rows and lists
+        whole = topology_bytes(store) + store.nbytes(FEATURES) + _MAPS * RankMap.nbytes_for(info.num_nodes)
+        device_budget = min(device_budget, whole)
     nodes, widest = batch_nodes(info, config.sampling), max(info.feature_dim, config.model.hidden)
     shared = topology_bytes(store) + store.nbytes(FEATURES)
     loading = loading_bytes(info, config.sampling, in_flight_bytes)

@@ -85,11 +85,12 @@ def nbytes(text: str | None, option: str) -> int | None:
     """
     if text is None:
         return None
-    from pydantic import ByteSize, TypeAdapter, ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
+    from conf.byte_size import Bytes
     from conf.load import ConfigError
 
     try:
-        return int(TypeAdapter(ByteSize).validate_python(text))
+        return int(TypeAdapter(Bytes).validate_python(text))
     except ValidationError as error:
         raise ConfigError(f"{option} {text!r} is no byte size: write 500MB or 2GiB") from error

@@ -140,3 +140,44 @@ def test_a_budget_is_bytes_or_auto() -> None:
     message = r"demo: cache\.device_budget: 'lots' is no byte size: write 500MB or 2GiB, or auto$"
     with pytest.raises(ConfigError, match=message):
         load_config("demo", ["cache.device_budget=lots"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", 0), ("7", 7), (" 7 MB ", 7_000_000), ("1.5kB", 1500), (".5GiB", 1 << 29), ("5G", 5_000_000_000),
+     ("1.0e+3", 1000), ("5_000", 5000), ("9223372036854775807", (1 << 63) - 1)],
+)  # fmt: skip
+def test_a_byte_size_is_read_as_it_is_meant(text: str, expected: int) -> None:
+    assert load_config("demo", [f"host_budget={text}"]).host_budget == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["12,000,000", "10 %", "10%", "64,MB", "5GB or so", "true", "0.5", "1.5", "1..5MB", ".inf", ".nan", "5 gigabytes",
+     "-1", "- 5MB", "1e30", "[1]", "'12 000'"],
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["host_budget", "cache.device_budget", "sampling.in_flight_bytes"])
+def test_what_is_no_byte_size_as_a_whole_is_refused_and_not_cut_short(key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"demo: {key}: .* is no byte size: write 500MB or 2GiB(, or auto)?$"):
+        load_config("demo", [f"{key}={text}"])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["host_budget=9223372036854775808", "host_budget=100EB", "sampling.fanouts=[5, 9223372036854775808]",
+     "sampling.batch_size=9223372036854775808", "model.hidden=100000000000000000000", "data.demo.nodes=1e99"],
+)  # fmt: skip
+def test_a_number_that_nothing_can_count_to_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=rf"demo: {setting.partition('=')[0]}: .*(below 2\^63|valid integer)"):
+        load_config("demo", [setting])
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "-.inf"])
+def test_a_float_is_finite(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"demo: training\.learning_rate: Input should be a finite number"):
+        load_config("demo", [f"training.learning_rate={value}"])
+
+
+def test_the_largest_numbers_are_read() -> None:
+    config = load_config("demo", [f"seed={(1 << 64) - 1}", f"sampling.fanouts=[{(1 << 63) - 1}]"])
+    assert (config.seed, config.sampling.fanouts) == ((1 << 64) - 1, ((1 << 63) - 1,))

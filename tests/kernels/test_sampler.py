@@ -233,8 +233,9 @@ def test_seeds_may_have_any_integer_type(graph: tuple[np.ndarray, IdArray], dtyp
 
 def test_bad_arguments_are_refused(graph: tuple[np.ndarray, IdArray]) -> None:
     topology = Topology.in_memory(*graph)
-    with pytest.raises(ValueError, match=r"fanout must be >= 1 or -1 .*\(got 0\)"):
-        NeighborSampler(topology, [3, 0], seed=0, purpose=Purpose.TRAIN)
+    for bad_fanout in (0, -2, 2.5, 1 << 63, "5"):
+        with pytest.raises(ValueError, match=rf"fanout must be >= 1 or -1 .*\(got {bad_fanout!r}\)"):
+            NeighborSampler(topology, [3, bad_fanout], seed=0, purpose=Purpose.TRAIN)  # type: ignore[list-item]
     sampler = NeighborSampler(topology, [3], seed=0, purpose=Purpose.TRAIN)
     for bad in (3000, -1):
         with pytest.raises(ValueError, match=rf"seed node {bad} of batch 1 lies outside \[0, 3000\)"):

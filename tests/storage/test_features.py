@@ -91,6 +91,16 @@ def test_a_wrong_number_of_rows_names_both_counts() -> None:
         inspect_features(FeatureTable.from_array(np.zeros((3, 2))), 4, "refuse")
 
 
+def test_a_table_without_columns_is_refused() -> None:
+    with pytest.raises(InputError, match="the features has no column of features: give one at least"):
+        inspect_features(FeatureTable.from_array(np.zeros((4, 0))), 4, "refuse")
+
+
+def test_a_value_too_large_is_said_to_be_so() -> None:
+    with pytest.raises(InputError, match=r"row 1, column 0 is 1e\+300, beyond float32: correct it"):
+        inspect_features(FeatureTable.from_array(np.array([[1.0], [1e300]])), 2, "refuse")
+
+
 def test_values_must_be_numbers() -> None:
     with pytest.raises(InputError, match="holds <U1, which is no number"):
         inspect_features(FeatureTable.from_array(np.array([["a"]])), 1, "refuse")

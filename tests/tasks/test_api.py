@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import pickle
 import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -406,12 +409,61 @@ class TestLifeCycle:
             ({"fanouts": [0]}, "fanout must be >= 1 or -1"),
             ({"device_budget": -1}, "device_budget must be >= 0"),
             ({"device_budget": 9, "profile_epochs": 0}, "profile_epochs must be >= 1"),
+            ({"fanouts": [2.5]}, r"fanout must be .*integer \(got 2.5\)"),
+            ({"fanouts": [1 << 63]}, "fanout must be .* a 64-bit integer"),
+            ({"fanouts": "55"}, "fanout must be"),
+            ({"batch_size": 2.0}, r"batch_size must be an integer \(got 2.0\)"),
+            ({"threads": True}, "threads must be an integer"),
+            ({"host_budget": "2GB"}, r"host_budget must be an integer \(got '2GB'\)"),
+            ({"host_budget": float("nan")}, "host_budget must be an integer"),
+            ({"host_budget": -1}, "host_budget must be >= 0"),
+            ({"disk_budget": 1e9}, "disk_budget must be an integer"),
+            ({"seed": 0.5}, "seed must be an integer"),
         ],
     )
     def test_wrong_options_are_refused(self, path: Path, option: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             GraphLoader(path, **SMALL | option)
 
+    def test_numpys_integers_are_integers(self, path: Path) -> None:
+        numbers: dict[str, Any] = {"fanouts": np.array(FANOUTS), "batch_size": np.int32(256), "seed": np.uint64(11)}
+        with GraphLoader(path, **numbers, host_budget=np.int64(1 << 30)) as given, GraphLoader(path, **SMALL) as plain:
+            assert is_equal(list(given.epoch(np.int64(1))), list(plain.epoch(1)))  # type: ignore[arg-type]
+            with pytest.raises(InputError, match="epoch must be an integer"):
+                given.epoch(0.5)  # type: ignore[arg-type]
+
+    def test_a_batch_larger_than_all_nodes_takes_no_more_than_one_of_all(self, path: Path) -> None:
+        nodes = np.arange(2000)
+        with (
+            GraphLoader(path, nodes, **SMALL | {"batch_size": 2000}) as exact,
+            GraphLoader(path, nodes, **SMALL | {"batch_size": 10**15}) as larger,
+        ):
+            assert is_equal(list(larger.epoch(0)), list(exact.epoch(0)))
+            assert larger.memory_bytes < 2 * exact.memory_bytes
+
     def test_missing_store(self, tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="no graph store at"):
             GraphLoader(tmp_path / "absent.h5", **SMALL)
+
+
+def test_another_process_is_told_to_open_its_own(path: Path) -> None:
+    """It would wait for threads that it does not have, or load all mini-batches once more."""
+    processes = multiprocessing.get_context("fork")  # as the workers of torch's DataLoader are made
+    answer, answers = processes.Pipe(duplex=False)
+    with GraphLoader(path, **SMALL) as loader:
+        worker = processes.Process(target=_say_what_happens, args=(loader, answers))
+        worker.start()
+        assert answer.poll(60), "it hangs"
+        worker.join(60)
+        assert answer.recv().startswith("a GraphLoader works in the process that opened it")
+        assert len(list(loader.epoch(0))) == len(loader), "here it goes on"
+        for unpicklable in (loader, loader.epoch(0)):
+            with pytest.raises(TypeError, match="GraphLoader cannot be pickled: it works in the process that opened"):
+                pickle.dumps(unpicklable)
+
+
+def _say_what_happens(loader: GraphLoader, answers: Connection) -> None:
+    try:
+        answers.send(f"mini-batch {next(iter(loader.epoch(0))).identity}")
+    except RuntimeError as error:
+        answers.send(str(error))

@@ -13,10 +13,11 @@ import polars as pl
 import pytest
 
 from conf.load import load_config
-from storage.errors import GardenError
+from storage.errors import GardenError, InputError
 from storage.graph_store import INDICES, GraphStore
 from tasks.ingest import STORE_FILE, ingest_graph
 from tasks.profile import profile_graph
+from tasks.readiness import check_config
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
 from tasks.tracking import Tracking
@@ -108,6 +109,7 @@ def test_edges(run: Run, tmp_path: Path, edges: str | None, overrides: list[str]
         (np.full((4, 1), np.nan), [], r"x\.npy: row 0, column 0 is nan: .*data\.nan_policy=zero"),
         (np.full((4, 1), "a"), [], r"x\.npy holds <U1, which is no number"),
         (np.zeros(4), [], r"x\.npy has shape \(4,\): features need two dimensions"),
+        (np.zeros((4, 0)), [], r"x\.npy has no column of features: give one at least"),
     ],
 )
 def test_features(run: Run, tmp_path: Path, features: np.ndarray, overrides: list[str], problem: str) -> None:
@@ -185,3 +187,9 @@ def test_a_flipped_bit_in_a_block(run: Run, tmp_path: Path) -> None:
     damaged[GraphStore.open(path).extent(INDICES).offset] ^= 1
     path.write_bytes(damaged)
     check_refused(tmp_path, lambda: run(until="profile"), f"block 0 of {INDICES} .*: the file is damaged; delete it")
+
+
+def test_a_split_that_trains_on_nothing_is_refused_before_anything_is_read() -> None:
+    names = [f"data.{field}=absent" for field in ("edges", "features", "labels")]
+    with pytest.raises(InputError, match=r"data\.train_fraction=0 leaves no node to train on: set it above 0"):
+        check_config(load_config("edge_list", [*names, "data.split=random", "data.train_fraction=0"]))

@@ -162,6 +162,22 @@ def test_a_budget_too_small_names_one_that_does(tmp_path: Path, budget: int) -> 
     equal_outcomes(train_on_disk(tmp_path / "graph.h5", OPTIONS, budget=enough), data.train(OPTIONS))
 
 
+@pytest.mark.parametrize(
+    ("threads", "block_bytes", "ways"),
+    [
+        (2, 4096, "smaller sampling.batch_size or fanouts"),
+        (400, 4096, "smaller sampling.batch_size or fanouts or fewer sampling.threads"),
+        (2, 16 * MB, "smaller sampling.batch_size or fanouts or a smaller layout.block_bytes"),
+    ],
+)
+def test_a_budget_too_small_names_what_takes_the_memory(
+    tmp_path: Path, threads: int, block_bytes: int, ways: str
+) -> None:
+    write_data(tmp_path / "graph.h5", community_data(), block_bytes=block_bytes)
+    with pytest.raises(BudgetError, match=f"or use {ways}$"):
+        train_on_disk(tmp_path / "graph.h5", replace(OPTIONS, threads=threads), budget=MB)
+
+
 @pytest.mark.parametrize("budget", ["host_budget=1GB", "host_budget="])
 def test_free_memory_is_blamed_where_it_is_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str

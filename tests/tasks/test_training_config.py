@@ -16,6 +16,7 @@ from tasks.training_config import MemoryShares, training_estimate
 from tests.graphs import power_law_graph
 
 NODES = 20_000
+BUDGET = "cache.device_budget"
 CASES: dict[str, tuple[str, ...]] = {
     "plain": (),
     "many threads": ("sampling.threads=8", "sampling.superbatch=1", "sampling.batch_size=50"),
@@ -64,3 +65,16 @@ def test_a_larger_budget_is_used(path: Path, case: str) -> None:
         assert least.in_flight_bytes == plenty.in_flight_bytes == 3_000_000
     else:
         assert least.in_flight_bytes < default.in_flight_bytes == DEFAULT_IN_FLIGHT_BYTES < plenty.in_flight_bytes
+
+
+@pytest.mark.parametrize("case", ["plain", "mlp", "all neighbors"])
+def test_what_is_asked_beyond_the_graph_takes_no_memory(path: Path, case: str) -> None:
+    """Mini-batches end with the nodes, caches with all rows and lists; counted, they refused a graph of 3 MB."""
+    with GraphStore.open(path) as store:
+        whole, endless = (
+            MemoryShares.of(
+                load_config("demo", [*CASES[case], f"sampling.batch_size={batch}", f"{BUDGET}={device}"]), store
+            )
+            for batch, device in ((NODES, "5MB"), (10**15, "1PB"))
+        )
+    assert whole.total_bytes == endless.total_bytes
