@@ -116,6 +116,7 @@ def build_csc(
                 raise out_of_range(src, dst, bad, rows_read, num_nodes, locate)
             rows_read += len(src)
             loops += chunk_loops
+            del src, dst  # before the next chunk but one is read
             advance(rows_read, max(approx_edges, rows_read))
     # indptr[v + 1] is the start of row v; filling moves it to the row's end, which is where row v + 1 starts.
     np.cumsum(indptr, out=indptr)
@@ -130,6 +131,7 @@ def build_csc(
             ):
                 raise _changed()
             done += len(src)
+            del src, dst, relation
             advance(done, rows_read)
     if digest[0] != digest[1]:  # merging trusts that every row is full, so this comes first
         raise _changed()

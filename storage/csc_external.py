@@ -141,6 +141,7 @@ def build_external_csc(
             if not spill.add(src, dst, relation, reverse_too=symmetrize, skip_loops=remove_self_loops):
                 before, bad = spill.found.rows - spill.found.bad_position, spill.found.bad_position
                 raise out_of_range(src, dst, bad, before, num_nodes, locate)
+            del src, dst, relation  # before the next chunk but one is read
             advance(spill.found.rows, max(approx_edges, spill.found.rows))
     found, ranges = spill.found, spill.finish()
     del spill  # and its buffers

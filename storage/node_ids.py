@@ -153,6 +153,7 @@ def discover_ids(
                 else:
                     sketch.add(mix64(ids.astype(np.uint64)))
             row += len(chunk[0])
+            del chunk, ids  # before the next chunk but one is read
             advance(row, max(approx_edges, row))
     if not fits:
         raise _too_many(sketch.estimate(), largest, most_bytes)

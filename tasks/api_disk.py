@@ -170,7 +170,12 @@ def _plan(
     assert tiers.host_budget is not None  # else all is in memory
     seeds = options.batches(nodes, 0)[:PROBED] or [np.empty(0, np.int64)]
     first = measure_first(
-        store, seeds, cached_lists, lambda topology: _sampler(topology, options), threads=options.threads
+        store,
+        seeds,
+        cached_lists,
+        lambda topology: _sampler(topology, options),
+        threads=options.threads,
+        all_seeds=nodes,
     )
     info, id_bytes = store.info, first.sizes.id_bytes
     # The model is not ours: a step on a mini-batch takes none of this memory.

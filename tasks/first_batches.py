@@ -29,10 +29,14 @@ from tasks.step_costs import HopShape
 
 PROBED = 2
 """Mini-batches that are looked at to learn how large they get."""
+_LONGEST = 2
+"""Seeds with the longest lists that one mini-batch is likely to hold."""
 _MARGIN = 1.15
 """How much larger than those others are expected to be, at most."""
 _PIECE_NODES, _PIECE_EDGES = 1 << 14, 1 << 16
 _WORD_BITS = 64
+
+_NO_NODES = np.empty(0, np.int64)
 
 Bits = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]
@@ -62,8 +66,12 @@ def measure_first(
     *,
     threads: int,
     spec: ModelSpec | None = None,
+    all_seeds: IdArray = _NO_NODES,
 ) -> FirstBatches:
     """Find the sizes of the first mini-batches of epoch 0, without holding any of them.
+
+    Where seeds take all of their neighbors, one is measured too that holds those with the longest lists: each epoch has
+    such a mini-batch, and it may be many times as large as the first.
 
     Parameters
     ----------
@@ -78,6 +86,8 @@ def measure_first(
         Sampling threads.
     spec : ModelSpec, optional
         Model whose steps count; without one they take nothing.
+    all_seeds : (T,) integer, optional
+        Seeds of an epoch.
 
     Returns
     -------
@@ -95,14 +105,33 @@ def measure_first(
         sampler, list_bytes = sampler_of(topology), _cache_bytes(topology, cached_lists)
         sizes, shared, before = list[BatchSizes](), 0, None
         are_integers = store.info.has_integer_features
-        for index, its_seeds in enumerate(seeds):
+        further = [_with_longest_lists(topology, seeds[0], all_seeds)] if _tells(sampler, all_seeds) else []
+        for index, its_seeds in enumerate([*seeds, *further]):
             shapes, inputs = _grown(sampler, its_seeds, index)
             id_bytes = topology.id_dtype.itemsize
             counts = (_number(inputs), len(its_seeds), id_bytes)
             sizes.append(sizes_of_hops(shapes, *counts, spec, are_integers=are_integers))
-            shared = _number(before & inputs) if before is not None and index == 1 else shared
+            shared = _number(before & inputs) if before is not None and index == 1 < len(seeds) else shared
             before = inputs
         return FirstBatches(BatchSizes.largest(sizes), shared, list_bytes)
+
+
+def _tells(sampler: HyperbatchSampler, all_seeds: IdArray) -> bool:
+    """Whether how large a mini-batch gets hangs on the longest lists of its seeds."""
+    fanouts = sampler.fanouts
+    return len(all_seeds) > 0 and len(fanouts) > 0 and fanouts[-1] < 0
+
+
+def _with_longest_lists(topology: StoredTopology, seeds: IdArray, all_seeds: IdArray) -> IdArray:
+    """Seeds of a mini-batch, some of them in favor of those with the longest lists."""
+    longest, lengths, in_order = np.empty(0, np.int64), np.empty(0, np.int64), np.sort(all_seeds)
+    for first in range(0, len(in_order), _PIECE_NODES):
+        part = in_order[first : first + _PIECE_NODES].astype(np.int64)
+        nodes, degrees = np.append(longest, part), np.append(lengths, topology.lists(part)[1])
+        top = np.argsort(-degrees, kind="stable")[:_LONGEST]
+        longest, lengths = nodes[top], degrees[top]
+    longest = longest[: len(seeds)]
+    return np.append(seeds[: len(seeds) - len(longest)].astype(np.int64), longest)
 
 
 def _cache_bytes(topology: StoredTopology, cached_lists: IdArray) -> int:

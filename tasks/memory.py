@@ -84,11 +84,13 @@ def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
     feature_bytes = 4 * source.features.dim if source.features is not None else 0
     row_sort = _row_sort_bytes(source)
     chunks = max(16 * CHUNK_BYTES, row_sort.memory_bytes + 4 * CHUNK_BYTES)
+    rows = _label_row_bytes(source)
     return Estimate(
-        memory_bytes=ids + _NODE_BYTES * nodes + _TEXT_COPIES * text + _link_bytes(source) + chunks,
+        memory_bytes=ids + _NODE_BYTES * nodes + rows + _TEXT_COPIES * text + _link_bytes(source) + chunks,
         disk_bytes=ids
         + row_sort.disk_bytes
         + (_FILE_NODE_BYTES + feature_bytes) * nodes
+        + rows
         + text
         + _link_bytes(source)
         + 16 * options.block_bytes,
@@ -143,6 +145,11 @@ def _opening_bytes(source: GraphSource) -> int:
     largest = max((len(part) for part in (source.splits or {}).values()), default=0)
     drawn = 3 * source.held_bytes  # what a reader makes of hashes of all nodes takes so much meanwhile
     return labels_nbytes(source) + 8 * (source.num_nodes or 0) + 32 * largest + drawn + source.chunk_bytes
+
+
+def _label_row_bytes(source: GraphSource) -> int:
+    """Bytes of labels where a node may have several."""
+    return 0 if source.labels is None or source.labels.rows_NC is None else source.labels.rows_NC.nbytes
 
 
 def _text_bytes(source: GraphSource) -> int:

@@ -248,6 +248,7 @@ def _plan(
         lambda topology: _sampler(topology, options, Purpose.TRAIN),
         threads=options.threads,
         spec=spec,
+        all_seeds=scored.train,
     )
     evaluated = inference_disk_bytes(spec, store.info.num_nodes)
     return plan_training(

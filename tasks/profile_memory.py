@@ -34,16 +34,25 @@ def plan_profile(
 ) -> ProfilePlan:
     """Sample from memory where the adjacency fits, else from disk, as many mini-batches at once as memory holds.
 
-    Where not even one fits, the plan is the smallest there is, above `memory_bytes`. `counts_bytes` are those of all
-    counts of one node; `longest_list` is the largest in-degree: inclusion probabilities take a list as a whole.
+    Where neither fits, the plan is the smallest there is, above `memory_bytes`: a small adjacency takes less than what
+    reads it from disk. `counts_bytes` are those of all counts of one node; `longest_list` is the largest in-degree:
+    inclusion probabilities take a list as a whole.
     """
-    num_seeds = store.info.split_sizes["train"]
-    in_memory = topology_bytes(store) + profile_bytes(store.info, sampling, num_seeds, counts_bytes)
-    if in_memory <= memory_bytes:
-        return ProfilePlan(in_memory, None, sampling.superbatch)
+    held = topology_bytes(store) + profile_bytes(store.info, sampling, store.info.split_sizes["train"], counts_bytes)
+    in_memory = ProfilePlan(held, None, sampling.superbatch)
+    if held <= memory_bytes:
+        return in_memory
+    from_disk = profile_from_disk(store, sampling, memory_bytes, counts_bytes=counts_bytes, longest_list=longest_list)
+    return min(from_disk, in_memory, key=lambda plan: plan.memory_bytes)
+
+
+def profile_from_disk(
+    store: StoreSizes, sampling: SamplingSizes, memory_bytes: int, *, counts_bytes: int, longest_list: int = 0
+) -> ProfilePlan:
+    """Sample from disk, whatever memory would hold; parameters as of `plan_profile`."""
     batch = _batch_bytes(store, sampling)
     held = counts_bytes * store.info.num_nodes + SLACK_BYTES + sampling.threads * _table_bytes(store, sampling)
-    held += 2 * _LIST_ID_BYTES * longest_list + SEED_BYTES * num_seeds
+    held += 2 * _LIST_ID_BYTES * longest_list + SEED_BYTES * store.info.split_sizes["train"]
     # What a share of the rest buys is decided by the rest, so the smallest plan is that of no rest at all.
     smallest = topology_share(store, _BUFFERS * LEAST_BLOCKS * store.info.block_bytes)
     least = held + _share_bytes(smallest) + batch

@@ -114,7 +114,7 @@ class Tracking:
         """
         uri, home = tracking_uri(state_dir), state_dir.absolute() / "mlflow"
         client = check_store(state_dir)
-        with _needing(uri), locked(home / ".lock"):
+        with needing(uri), locked(home / ".lock"):
             experiment_id = _experiment_id(client, experiment, home, uri)
             close_dead_runs(client, [experiment_id])
         return cls(client, uri, experiment_id, home / "unsent")
@@ -131,7 +131,7 @@ class Tracking:
             If the store cannot be used.
         """
         tags = {**tags, PROCESS_TAG: this_process()}
-        with _needing(self.uri):
+        with needing(self.uri):
             run = self._client.create_run(self.experiment_id, run_name=name, tags=tags, start_time=now_ms())
         run_id = str(run.info.run_id)
         self._outbox = Outbox(
@@ -184,7 +184,7 @@ def check_store(state_dir: Path) -> MlflowClient:
     uri = tracking_uri(state_dir)
     probe(uri)
     # Two processes that create one database at once would trip over each other.
-    with _needing(uri), locked(state_dir.absolute() / "mlflow" / ".lock"):
+    with needing(uri), locked(state_dir.absolute() / "mlflow" / ".lock"):
         return open_client(uri)
 
 
@@ -242,8 +242,14 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _needing(uri: str) -> Iterator[None]:
-    """Turn whatever goes wrong with the store, before anything was computed, into one line."""
+def needing(uri: str) -> Iterator[None]:
+    """Turn whatever goes wrong with a store, where nothing goes on without it, into one line.
+
+    Raises
+    ------
+    MachineError
+        It cannot be used.
+    """
     try:
         yield
     except (InputError, MachineError):

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import InputError
-from tasks.tracking import check_store, tracking_uri
-from tasks.tracking_calls import CHAMPION
+from tasks.tracking import check_store, needing, tracking_uri
+from tasks.tracking_calls import CHAMPION, is_refusal
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -41,28 +41,39 @@ def download_model(state_dir: Path, name: str, version: str, directory: Path) ->
     client = check_store(state_dir)
     from mlflow.exceptions import MlflowException
 
-    try:
-        found = (
-            client.get_model_version(name, version)
-            if version.isdecimal()
-            else client.get_model_version_by_alias(name, version)
-        )
-        assert found.run_id is not None, "every version is registered from a run"
-        return Path(client.download_artifacts(found.run_id, "model", str(directory)))
-    except MlflowException as error:
-        raise InputError(f"no model {name}@{version} is registered at {uri}: {_known(client, name)}") from error
+    with needing(uri):
+        try:
+            found = (
+                client.get_model_version(name, version)
+                if version.isdecimal()
+                else client.get_model_version_by_alias(name, version)
+            )
+            assert found.run_id is not None, "every version is registered from a run"
+            return Path(client.download_artifacts(found.run_id, "model", str(directory)))
+        except MlflowException as error:
+            if not is_refusal(error):
+                raise
+            raise InputError(f"no model {name}@{version} is registered at {uri}: {_known(client, name)}") from error
 
 
 def registered_version(state_dir: Path, name: str, train_digest: str) -> tuple[str, str | None] | None:
-    """Return the newest version that a training registered, and the champion's; None where there is none."""
-    if not _is_there(tracking_uri(state_dir)):
+    """Return the newest version that a training registered, and the champion's; None where there is none.
+
+    Raises
+    ------
+    MachineError
+        If the store cannot be used.
+    """
+    uri = tracking_uri(state_dir)
+    if not _is_there(uri):
         return None
     client = check_store(state_dir)
-    versions = [v for v in _versions(client, name) if v.tags.get("train_digest") == train_digest]
-    if not versions:
-        return None
-    champion = client.get_registered_model(name).aliases.get(CHAMPION)
-    return str(versions[-1].version), None if champion is None else str(champion)
+    with needing(uri):
+        versions = [v for v in _versions(client, name) if v.tags.get("train_digest") == train_digest]
+        if not versions:
+            return None
+        champion = client.get_registered_model(name).aliases.get(CHAMPION)
+        return str(versions[-1].version), None if champion is None else str(champion)
 
 
 def champion_digests(state_dir: Path) -> dict[str, dict[str, str]]:
@@ -73,13 +84,14 @@ def champion_digests(state_dir: Path) -> dict[str, dict[str, str]]:
     MachineError
         If the registry cannot be used: what its champions need is not known then.
     """
-    if not _is_there(tracking_uri(state_dir)):
+    uri = tracking_uri(state_dir)
+    if not _is_there(uri):
         return {}
     client = check_store(state_dir)
-    champions = {
-        model.name: model.aliases[CHAMPION] for model in client.search_registered_models() if CHAMPION in model.aliases
-    }
-    return {name: dict(client.get_model_version(name, str(version)).tags) for name, version in champions.items()}
+    with needing(uri):
+        models = client.search_registered_models()
+        champions = {model.name: model.aliases[CHAMPION] for model in models if CHAMPION in model.aliases}
+        return {name: dict(client.get_model_version(name, str(version)).tags) for name, version in champions.items()}
 
 
 def _is_there(uri: str) -> bool:

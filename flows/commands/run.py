@@ -197,13 +197,20 @@ def _where_to_look(config: PipelineConfig, summary: dict[str, Any]) -> dict[str,
 
 
 def _registered(config: PipelineConfig, summary: dict[str, Any]) -> str | None:
-    """The version that this run registered, and which one is the champion; None where it trained none."""
+    """The version that this run registered, and which one is the champion; None where it trained none.
+
+    None too where MLflow has gone away meanwhile: the run has said so, and ended well all the same.
+    """
+    from storage.errors import MachineError
     from tasks.specs import TRAIN
     from tasks.tracking_models import registered_version
 
     if TRAIN not in summary["stages"]:
         return None
-    found = registered_version(config.state_dir, config.name, summary["stages"][TRAIN]["digest"])
+    try:
+        found = registered_version(config.state_dir, config.name, summary["stages"][TRAIN]["digest"])
+    except MachineError:
+        return None
     if found is None:
         return None
     version, champion = found

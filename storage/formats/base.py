@@ -219,13 +219,18 @@ class GraphSource:
 
 
 def read_ahead(chunks: Iterable[T]) -> Iterator[T]:
-    """Read the next chunk in a thread of its own while the present one is worked on."""
+    """Read the next chunk in a thread of its own while the present one is worked on.
+
+    Two chunks are in memory, if who takes them forgets each before asking for the next: that one is there by then, and
+    the one after it is begun at once.
+    """
     reader = iter(chunks)
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
         coming = pool.submit(next, reader, None)
         while (chunk := coming.result()) is not None:
             coming = pool.submit(next, reader, None)
             yield chunk
+            del chunk
 
 
 def rows_per_chunk(row_bytes: int) -> int:

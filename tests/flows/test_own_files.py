@@ -14,7 +14,10 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
+from conf.load import load_config
+from flows.answering import free_port
 from flows.cli import app
+from flows.commands import run as run_command
 from storage.graph_store import FEATURES, GraphStore
 from tasks.collect import needed_artifacts
 from tasks.tracking_models import champion_digests, registered_version
@@ -161,6 +164,14 @@ def test_the_end_of_a_run_names_version_and_champion(mine: Mine) -> None:
     assert registered_version(mine.state, "mine", "0" * 24) is None
     champion = champion_digests(mine.state)["mine"]
     assert (champion["train_digest"], champion["store_digest"]) == (digest, mine.laid_out.name)
+
+
+def test_a_run_ends_well_where_mlflow_went_away_meanwhile(mine: Mine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    config = load_config("demo", [f"state_dir={mine.state}", "name=mine"])
+    where = run_command._where_to_look(config, mine.summary)
+    assert "model" not in where
+    assert Path(where["this summary"]).name == "summary.json"
 
 
 def test_what_the_champion_needs_is_kept(mine: Mine, tmp_path: Path) -> None:

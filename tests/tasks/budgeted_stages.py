@@ -40,7 +40,7 @@ from tasks.model_reference import open_model
 from tasks.predict import write_output
 from tasks.process_io import io_metrics, process_io
 from tasks.profile import profile_graph
-from tasks.profile_memory import ProfilePlan, plan_profile
+from tasks.profile_memory import ProfilePlan, profile_from_disk
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
@@ -170,7 +170,7 @@ def status_bytes(field: str) -> int:
 
 def _smallest(store: GraphStore, sampling: SamplingSizes, _: int, **fields: int) -> ProfilePlan:
     """Sample from disk though all would fit."""
-    return plan_profile(store, sampling, 0, **fields)
+    return profile_from_disk(store, sampling, 0, **fields)
 
 
 def _sorted_on_disk(source: GraphSource, options: IngestOptions, _: int) -> IngestPlan:

@@ -40,11 +40,12 @@ def measured(
     replace: bool = False,
     spec: ModelSpec | None = None,
     cached: npt.NDArray[np.int64] = NONE,
+    all_seeds: npt.NDArray[np.int64] = NONE,
 ) -> FirstBatches:
     def sampler(topology: StoredTopology) -> HyperbatchSampler:
         return HyperbatchSampler(topology, fanouts, replace=replace, **DRAWN)
 
-    return measure_first(store, seeds, cached, sampler, threads=2, spec=spec)
+    return measure_first(store, seeds, cached, sampler, threads=2, spec=spec, all_seeds=all_seeds)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -77,6 +78,28 @@ def test_sizes_are_those_of_the_sampler(
     assert found.shared_nodes == (len(inputs[0] & inputs[1]) if len(inputs) > 1 else 0)
     for sample in samples:
         assert sizes_of(sample).sample_bytes == sample.nbytes
+
+
+@pytest.mark.parametrize("fanouts", [(-1, -1), (3, -1), (-1,)])
+def test_the_seeds_with_the_longest_lists_are_measured_where_all_neighbors_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fanouts: tuple[int, ...]
+) -> None:
+    indptr, indices = power_law_graph(2000, 30_000)
+    write_store(tmp_path / "graph.h5", indptr=indptr, indices=indices, block_bytes=4096)
+    monkeypatch.setattr(first_batches, "_PIECE_NODES", 64)
+    store, degree = GraphStore.open(tmp_path / "graph.h5"), np.diff(indptr)
+    by_length = np.argsort(-degree, kind="stable")
+    all_seeds = np.random.default_rng(0).permutation(by_length[5:])  # those before are no seeds
+    first, second = np.sort(by_length[-20:-10]), np.sort(by_length[-10:])
+    without = measured(store, [first, second], fanouts)
+    found = measured(store, [first, second], fanouts, all_seeds=all_seeds)
+    longest = np.append(first[:-2], by_length[5:7])
+    assert found.sizes == measured(store, [first, second, longest], fanouts).sizes
+    assert found.sizes.edges > 1.15 * without.sizes.edges
+    assert found.shared_nodes == without.shared_nodes
+    assert measured(store, [first[:1]], fanouts, all_seeds=all_seeds).shared_nodes == 0
+    drawn = (*fanouts[:-1], 3)
+    assert measured(store, [first], drawn, all_seeds=all_seeds) == measured(store, [first], drawn)
 
 
 def hub_graph(path: Path, num_nodes: int, num_edges: int) -> GraphStore:

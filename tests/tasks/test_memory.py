@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from storage.errors import BudgetError
-from storage.formats.base import EdgeArrays, GraphSource, Links
+from storage.formats.base import EdgeArrays, GraphSource, LabelColumn, Links
 from storage.formats.edge_list import open_edge_list
 from storage.ingest import IngestOptions, ingest
 from tasks.budgets import Budgets
@@ -40,6 +42,19 @@ def test_names_that_edges_bring_count_once_they_are_known(tmp_path: Path) -> Non
     assert numbered[0].num_nodes == 501
     assert after.memory_bytes - before.memory_bytes > 2 * 501 * 2000
     assert (tmp_path / "g.h5").stat().st_size <= after.disk_bytes
+
+
+def test_rows_of_labels_count(tmp_path: Path) -> None:
+    """A node may have several of 200 labels: a row of so many bytes, in memory and in the store."""
+    rows, options = np.zeros((5000, 200), np.int8), IngestOptions(split="random", block_bytes=4096)
+    rows[:, :2], names = 1, tuple(map(str, range(200)))
+    fields: dict[str, Any] = {"num_nodes": 5000, "features": None, "splits": None}
+    labels = LabelColumn(np.zeros(5000, np.int64), names, rows, one_class=False)
+    several, one = (small_source(**fields, labels=each) for each in (labels, replace(labels, rows_NC=None)))
+    more, less = ingest_estimate(several, options), ingest_estimate(one, options)
+    assert more.memory_bytes - less.memory_bytes == more.disk_bytes - less.disk_bytes == rows.nbytes
+    ingest(several, options, tmp_path / "g.h5")
+    assert (tmp_path / "g.h5").stat().st_size <= more.disk_bytes
 
 
 def large_source() -> GraphSource:

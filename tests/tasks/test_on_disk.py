@@ -371,18 +371,31 @@ def test_a_mini_batch_larger_than_planned_names_a_budget_that_does(tmp_path: Pat
     equal_outcomes(found, data.train(options))
 
 
-@pytest.mark.parametrize("fanouts", [(-1, -1), (2, 1_500_000)])
-def test_a_hub_that_comes_late_is_refused_before_its_list_is_read(tmp_path: Path, fanouts: tuple[int, ...]) -> None:
-    """A list of 8 MB: drawn and numbered it would take six times that, in a budget of what tiny mini-batches need."""
-    data, options = community_data(4000), replace(OPTIONS, batch_size=1, epochs=1, fanouts=fanouts, patience=None)
-    batches, hub_edges = shuffled_batches(data.splits.train, 1, seed=options.seed, epoch=0), 2_000_000
-    hub = int(batches[30][0])
+HUB_EDGES = 2_000_000
+LATE = 30
+
+
+def data_with_hub(options: TrainOptions, *, is_seed: bool) -> Data:
+    """A graph of lists of two entries, but for one of 8 MB: of a late seed, or of a neighbor of that seed alone."""
+    data = community_data(4000)
+    data = replace(data, splits=replace(data.splits, train=data.splits.train[: 2 * LATE]))
+    seed = int(shuffled_batches(data.splits.train, 1, seed=options.seed, epoch=0)[LATE][0])
+    hub = seed if is_seed else int(np.setdiff1d(np.arange(4000), data.splits.train)[-1])
     degree_N = np.full(4000, 2)
-    degree_N[hub] = hub_edges
+    degree_N[hub] = HUB_EDGES
     indptr = np.concatenate([[0], np.cumsum(degree_N)])
     indices = np.random.default_rng(0).integers(0, 4000, indptr[-1]).astype(np.int32)
     indices[np.flatnonzero(indices == hub)] = (hub + 1) % 4000
-    write_data(tmp_path / "graph.h5", replace(data, topology=Topology.in_memory(indptr, indices)))
+    if not is_seed:
+        indices[indptr[seed]] = hub
+    return replace(data, topology=Topology.in_memory(indptr, indices))
+
+
+@pytest.mark.parametrize("fanouts", [(-1, -1), (1_500_000, 2)])
+def test_a_hub_that_comes_late_is_refused_before_its_list_is_read(tmp_path: Path, fanouts: tuple[int, ...]) -> None:
+    """Drawn and numbered its list would take six times its bytes, in a budget of what tiny mini-batches need."""
+    options = replace(OPTIONS, batch_size=1, epochs=1, fanouts=fanouts, patience=None)
+    write_data(tmp_path / "graph.h5", data_with_hub(options, is_seed=False))
     with pytest.raises(BudgetError) as caught:
         train_on_disk(tmp_path / "graph.h5", options, budget=1)
     assert caught.value.needed is not None
@@ -394,6 +407,18 @@ def test_a_hub_that_comes_late_is_refused_before_its_list_is_read(tmp_path: Path
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] <= caught.value.needed
+
+
+@pytest.mark.parametrize("fanouts", [(-1, -1), (2, -1)])
+def test_a_seed_with_a_long_list_is_foreseen_however_late_it_comes(tmp_path: Path, fanouts: tuple[int, ...]) -> None:
+    options = replace(OPTIONS, batch_size=1, epochs=1, fanouts=fanouts, patience=None)
+    data = data_with_hub(options, is_seed=True)
+    write_data(tmp_path / "graph.h5", data)
+    with pytest.raises(BudgetError) as caught:
+        train_on_disk(tmp_path / "graph.h5", options, budget=1)
+    assert caught.value.needed is not None
+    assert caught.value.needed > 4 * HUB_EDGES
+    equal_outcomes(train_on_disk(tmp_path / "graph.h5", options, budget=caught.value.needed), data.train(options))
 
 
 def test_a_graph_without_labels_is_refused(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from prefect.exceptions import TerminationSignal
 from storage.errors import InputError, MachineError
 from tasks import tracking
 from tasks.tracking import Tracking, flatten, open_client
+from tasks.tracking_models import champion_digests, download_model, registered_version
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -262,3 +265,40 @@ def test_a_server_that_never_returns_leaves_the_figures_in_a_file(
     ((name, value, step, _),) = calls[0]["arguments"]["points"]
     assert (name, value, step) == ("train/loss", 2.0, 1)
     assert str(path) in caplog.text
+
+
+class Stumbling(BaseHTTPRequestHandler):
+    """A server that is healthy, and cannot do anything."""
+
+    def do_GET(self) -> None:
+        healthy = self.path == "/health"
+        self.send_response(200 if healthy else 500)
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda state: download_model(state, "mine", "champion", state),
+        lambda state: download_model(state, "mine", "1", state),
+        lambda state: registered_version(state, "mine", "0" * 24),
+        champion_digests,
+    ],
+)
+def test_a_registry_that_stumbles_is_no_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Path], object]
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with HTTPServer(("127.0.0.1", 0), Stumbling) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+        try:
+            with pytest.raises(MachineError, match=r"cannot be used .*check MLFLOW_TRACKING_URI"):
+                ask(tmp_path)
+        finally:
+            server.shutdown()
