@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.cpu.count import count_accesses
+from kernels.cpu.edge_ranges import merge_duplicates
 from kernels.cpu.intrinsics import child
 from storage.errors import InputError
 from storage.formats.base import EdgeChunk, IdArray, TypedChunk, read_ahead
@@ -75,7 +76,7 @@ def build_csc(
 ) -> Csc:
     """Build the CSC of a stream of edges, which is read twice.
 
-    Memory: `indptr`, `indices` and two chunks; then one id a node while duplicates are counted. `symmetrize` holds
+    Memory: `indptr`, `indices` and two chunks; then a bit a node while duplicates are counted. `symmetrize` holds
     both directions of every edge before it merges duplicates.
 
     Parameters
@@ -136,9 +137,8 @@ def build_csc(
     if digest[0] != digest[1]:  # merging trusts that every row is full, so this comes first
         raise _changed()
     indptr = indptr[:-1]
-    last_row = empty_ids(num_nodes, num_nodes)
-    last_row.fill(-1)
-    duplicates = _merge_duplicates(indptr, indices, last_row, symmetrize or deduplicate)
+    seen = np.zeros(num_nodes // 64 + 1, np.uint64)
+    duplicates = merge_duplicates(indptr, indices, seen, symmetrize or deduplicate)
     kept: IdArray = indices[: int(indptr[-1])]
     counts = EdgeCounts(
         rows_read=rows_read,
@@ -230,27 +230,6 @@ def _fill_rows(
             indptr[u + 1] += 1
     digest[0] = total
     return True
-
-
-@_jit
-def _merge_duplicates(indptr: npt.NDArray[np.int64], indices: IdArray, last_row: IdArray, remove: bool) -> int:
-    """Count repeated ids within rows and, on request, close the gaps in place; `last_row` starts as -1."""
-    found = 0
-    out = start = np.int64(0)
-    for v in range(len(indptr) - 1):
-        stop = indptr[v + 1]
-        for e in range(start, stop):
-            u = indices[e]
-            if last_row[u] == v:
-                found += 1
-                if remove:
-                    continue
-            last_row[u] = v
-            indices[out] = u
-            out += 1
-        start = stop
-        indptr[v + 1] = out
-    return found
 
 
 def _changed() -> InputError:

@@ -17,40 +17,16 @@ import numpy.typing as npt
 from kernels.cpu.edge_ranges import count_between, count_rows, fill_rows, merge_duplicates, merge_list
 from storage.blocks.writer import ArrayStream
 from storage.csc import EdgeCounts, empty_ids, id_dtype, out_of_range
-from storage.edge_spill import NO_RELATIONS, EdgeSpill, SpilledRange, read_exactly, write_exactly
+from storage.edge_spill import NO_RELATIONS, EdgeSpill, SpilledRange, write_exactly
 from storage.formats.base import EdgeChunk, TypedChunk, read_ahead
 from storage.progress import OpenProgress, no_progress
+from storage.scratch_array import ScratchArray
 
-_CHUNK_BYTES = 1 << 20
 _PART_BYTES = 1 << 15
 """Least memory for the write buffer of a range."""
 _MOST_PARTS = 1 << 12
 LEAST_WORK_BYTES = 4 << 20
 """Least memory to sort in, on top of a bit a node."""
-
-
-@dataclass(frozen=True)
-class ScratchArray:
-    """A one-dimensional array in a file of its own."""
-
-    path: Path
-    """The file: the bytes and nothing else."""
-    length: int
-    """Number of entries."""
-    dtype: np.dtype[Any]
-    """Type of the entries."""
-
-    def chunks(self) -> Iterator[npt.NDArray[Any]]:
-        """Read the entries anew."""
-        with self.path.open("rb", buffering=0) as file:
-            for start in range(0, self.length, _CHUNK_BYTES // self.dtype.itemsize):
-                part = np.empty(min(_CHUNK_BYTES // self.dtype.itemsize, self.length - start), self.dtype)
-                read_exactly(file.readinto, part)
-                yield part
-
-    def stream(self) -> ArrayStream:
-        """Read it once more, as a store takes it."""
-        return ArrayStream((self.length,), self.dtype, self.chunks())
 
 
 @dataclass(frozen=True)

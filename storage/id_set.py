@@ -1,102 +1,80 @@
-"""A growing set of integers: a bit each where they lie close together, a hash table where they lie far apart."""
+"""Integers that lie close together: a bit each, and how many are set before each word, to find their positions."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.rank_map import rank_words
+from kernels.rank_map import RankMap
 from storage.formats.base import IdArray
-from storage.id_hash import EMPTY, capacity, insert
 
 _jit = numba.njit(nogil=True, cache=True)
 
-_FIRST_IDS = 1 << 16
-_SMALL_BYTES = 32 << 20
-"""Bits may take so much, however few ids there are."""
-_HASH_BYTES = 16
-"""Least bytes an id in the hash table."""
+_FIRST_WORDS = 1 << 10
+_LISTED_WORDS = 1 << 14
 
 
 class IdSet:
-    """Collects integers from 0 on.
-
-    Memory: an eighth of a byte for each integer up to the largest one, or 16 to 32 bytes an id (twice that while the
-    hash table grows), whichever is less.
-    """
+    """Collects integers from 0 on, in an eighth of a byte to a quarter for each up to the largest one."""
 
     def __init__(self) -> None:
-        self._bits: npt.NDArray[np.uint64] | None = np.zeros(_FIRST_IDS // 64, np.uint64)
-        self._keys = np.empty(0, np.int64)
-        self._size = 0
-        self._largest = -1
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it takes now."""
-        return self._keys.nbytes if self._bits is None else self._bits.nbytes
+        self._bits = np.zeros(_FIRST_WORDS, np.uint64)
+        self.largest = -1
+        """The largest integer that was added."""
 
     @staticmethod
-    def bytes_for(count: int, largest: int) -> int:
-        """Most bytes that a set of `count` ids up to `largest` takes, once or while it is collected."""
-        as_bits = 8 << (max(0, largest) // 64).bit_length()
-        if largest // 8 <= _SMALL_BYTES:
-            return as_bits
-        hashed = max(8 * capacity(count), _SMALL_BYTES)  # there may have been bits while all ids were small
-        return max(as_bits, hashed) if largest // 8 <= _HASH_BYTES * count else hashed
-
-    def bytes_with(self, largest: int) -> int:
-        """Bytes it takes at least once it holds an id as large as that."""
-        as_bits = 8 << (max(0, largest) // 64).bit_length()
-        return max(self.nbytes, as_bits if largest // 8 <= _SMALL_BYTES else 0)
+    def bytes_for(largest: int) -> int:
+        """Bytes that a set takes which holds an integer as large as that, while it grows to hold it."""
+        return 12 << max(_FIRST_WORDS - 1, max(0, largest) // 64).bit_length()
 
     def add(self, ids: IdArray) -> None:
         """Add ids, which must not be negative."""
-        self._largest = max(self._largest, int(ids.max(initial=-1)))
-        if self._bits is not None and self._largest >= 64 * len(self._bits):
-            self._make_room(self._bits)
-        if self._bits is not None:
-            _mark(self._bits, ids)
-        else:
-            self._insert(ids, 0)
+        self.largest = max(self.largest, int(ids.max(initial=-1)))
+        if self.largest >= 64 * len(self._bits):
+            grown = np.zeros(1 << (self.largest // 64).bit_length(), np.uint64)
+            grown[: len(self._bits)] = self._bits
+            self._bits = grown
+        _mark(self._bits, ids)
 
-    def sorted(self) -> npt.NDArray[np.int64]:
-        """Give all ids in ascending order."""
-        if self._bits is None:
-            return np.sort(self._keys[self._keys != EMPTY])
-        ids = np.empty(int(np.bitwise_count(self._bits).sum(dtype=np.int64)), np.int64)
-        _list_marks(self._bits, ids)
-        return ids
+    def count(self) -> int:
+        """How many integers were added."""
+        return int(sum(np.bitwise_count(words).sum(dtype=np.int64) for words in self._pieces()))
 
-    def _fits_bits(self, count: int) -> bool:
-        """Whether bits take less than a hash table of `count` ids, or little."""
-        return self._largest // 8 <= max(_SMALL_BYTES, _HASH_BYTES * count)
+    def ascending(self) -> Iterator[npt.NDArray[np.int64]]:
+        """Give all integers in ascending order, some at a time."""
+        for start, words in zip(range(0, len(self._bits), _LISTED_WORDS), self._pieces(), strict=True):
+            held = np.unpackbits(words.view(np.uint8), bitorder="little")
+            if len(ids := np.flatnonzero(held)):
+                yield ids + 64 * start
 
-    def _make_room(self, bits: npt.NDArray[np.uint64]) -> None:
-        """Grow the bits, or leave them for a hash table."""
-        if self._fits_bits(int(np.bitwise_count(bits).sum(dtype=np.int64))):
-            self._bits = np.zeros(1 << (self._largest // 64).bit_length(), np.uint64)
-            self._bits[: len(bits)] = bits
-            return
-        present = self.sorted()
-        self._bits, self._keys, self._size = None, np.full(capacity(len(present)), EMPTY), 0
-        self._insert(present, 0)
+    def _pieces(self) -> Iterator[npt.NDArray[np.uint64]]:
+        return (self._bits[start : start + _LISTED_WORDS] for start in range(0, len(self._bits), _LISTED_WORDS))
 
-    def _insert(self, ids: IdArray, done: int) -> None:
-        """Add the ids from `done` on to the hash table; where it would outgrow bits, go over to them."""
-        while True:
-            done, self._size = insert(self._keys, self._size, ids, done)
-            if done == len(ids):
-                return
-            present = self._keys[self._keys != EMPTY]
-            if self._fits_bits(self._size):
-                self._bits = np.zeros(1 << (self._largest // 64).bit_length(), np.uint64)
-                self._keys = np.empty(0, np.int64)
-                _mark(self._bits, present)
-                _mark(self._bits, ids[done:])
-                return
-            self._keys = np.full(2 * len(self._keys), EMPTY)
-            _, self._size = insert(self._keys, 0, present, 0)
+
+def rank_map_of(pieces: Iterator[npt.NDArray[np.int64]], first: int, num_ids: int, spread: int) -> RankMap:
+    """Map integers to their positions.
+
+    Parameters
+    ----------
+    pieces : iterator of arrays
+        The integers, some at a time.
+    first : int
+        The least of them; the map is of what they are above it.
+    num_ids : int
+        How many they are, below 2^32.
+    spread : int
+        By how much the largest is above the least, and one.
+    """
+    bits = np.zeros(-(-spread // 64), np.uint64)
+    for ids in pieces:
+        _mark(bits, ids - first)
+    rank = np.empty(len(bits), np.uint32)
+    rank_words(bits, rank)
+    return RankMap(bits, rank, spread, num_ids)
 
 
 @_jit
@@ -104,17 +82,3 @@ def _mark(bits: npt.NDArray[np.uint64], ids: IdArray) -> None:
     """Set the bit of each id, all of which have one."""
     for i in range(len(ids)):
         bits[ids[i] >> 6] |= np.uint64(1) << np.uint64(ids[i] & 63)
-
-
-@_jit
-def _list_marks(bits: npt.NDArray[np.uint64], ids: npt.NDArray[np.int64]) -> None:
-    """List the positions of the bits that are set."""
-    place = 0
-    for word in range(len(bits)):
-        rest = bits[word]
-        if rest == 0:
-            continue
-        for bit in range(64):
-            if (rest >> np.uint64(bit)) & np.uint64(1):
-                ids[place] = 64 * word + bit
-                place += 1

@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from storage.adjacency import explained, sorted_edges
 from storage.blocks.writer import ArrayStream, watched
+from storage.distinct_keys import LEAST_WORK_BYTES as LEAST_NUMBERING_BYTES
 from storage.errors import InputError
 from storage.extras import Extras
 from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_features, stored_features
-from storage.formats.base import GraphSource
+from storage.formats.base import GraphSource, Numbering
 from storage.graph_store import DEFAULT_BLOCK_BYTES, write_store
 from storage.heap import return_freed_memory
 from storage.ingest_report import IngestReport, report_of
@@ -58,13 +59,31 @@ class IngestOptions:
     """Unit of storage I/O."""
 
 
+@dataclass(frozen=True)
+class Room:
+    """What numbering nodes may take; None means whatever it takes."""
+
+    memory_bytes: int | None = None
+    """Memory, with what reading takes."""
+    disk_bytes: int | None = None
+    """Disk."""
+    held_disk_bytes: int = 0
+    """What counts in `disk_budget` already."""
+
+    def numbering(self, source: GraphSource, folder: Path, progress: OpenProgress) -> Numbering:
+        """The same for a source; no less memory than the least that it can be done in."""
+        memory = self.memory_bytes
+        work_bytes = None if memory is None else max(LEAST_NUMBERING_BYTES, memory - source.chunk_bytes)
+        return Numbering(folder, work_bytes, self.disk_bytes, self.held_disk_bytes, source.approx_edges, progress)
+
+
 def ingest(
     source: GraphSource,
     options: IngestOptions,
     path: Path,
     *,
     plan: Callable[[GraphSource], int | None] = lambda _: None,
-    most_id_bytes: int | None = None,
+    room: Room | None = None,
     progress: OpenProgress = no_progress,
 ) -> IngestReport:
     """Check a graph and write it as a store.
@@ -79,10 +98,11 @@ def ingest(
     path : Path
         Store file to write; scratch files go beside it.
     plan : callable
-        Given the source once its nodes are numbered, before anything else of their number is made: the bytes of memory
-        to sort edges with in scratch files, or None to sort them in memory. What it raises ends the ingest.
-    most_id_bytes : int, optional
-        Memory that nodes may be numbered in, where that takes a pass over the edges.
+        Given the source once its nodes are numbered, before anything else of their number is made, and again once
+        labels by id are read: the bytes of memory to sort edges with in scratch files, or None to sort them in memory.
+        What it raises ends the ingest.
+    room : Room, optional
+        What numbering the nodes may take, where that takes a pass over the edges.
     progress : callable
         Opens a display for each pass over edges and features.
 
@@ -93,15 +113,30 @@ def ingest(
     Raises
     ------
     BudgetError
-        `most_id_bytes` is too little; names what will do.
+        `room` has too little disk; names what will do.
     InputError
         The input is wrong; the message names file and row and says what to do.
     MachineError
         The disk is full.
     """
-    source, num_nodes = numbered(source, most_id_bytes, progress)
+    with contextlib.ExitStack() as stack:
+        if source.num_nodes is None:
+            folder = stack.enter_context(scratch_directory(path.parent, "numbering-"))
+            source = numbered(source, folder, room, progress)
+        if source.read_labels is not None:
+            plan(source)
+            source = labelled(source)
+        work_bytes = plan(source)
+        return _ingest_numbered(source, options, path, work_bytes, progress)
+
+
+def _ingest_numbered(
+    source: GraphSource, options: IngestOptions, path: Path, work_bytes: int | None, progress: OpenProgress
+) -> IngestReport:
+    num_nodes = source.num_nodes
+    if not num_nodes:
+        raise InputError(f"{source.where} is empty: a graph needs at least one node")
     _check_relations(source, options)
-    work_bytes = plan(source)
     facts = _check_features(source, num_nodes, options, progress)
     labels = _check_labels(source, num_nodes, options.task)
     splits = _make_splits(source, labels, num_nodes, options)
@@ -118,7 +153,7 @@ def ingest(
             remove_self_loops=options.self_loops == "remove",
             progress=progress,
         ) as adjacency,
-        _stored_features(source, num_nodes, facts, options, path.parent) as features,
+        _stored_features(source, num_nodes, facts, options, path.parent, work_bytes) as features,
     ):
         if source.needs_edges and not adjacency.counts.rows_read:
             raise InputError(f"{source.where} holds no edges: check the file, or set data.num_nodes if that is meant")
@@ -131,7 +166,7 @@ def ingest(
             label_names=source.labels.names if source.labels else None,
             splits=splits,
             out_degree=adjacency.out_degree,
-            original_ids=source.original_ids,
+            original_ids=source.original_ids.stream() if source.original_ids else None,
             extras=_extras(source, adjacency.relations, num_nodes),
             block_bytes=options.block_bytes,
         )
@@ -139,35 +174,41 @@ def ingest(
 
 
 def numbered(
-    source: GraphSource, most_bytes: int | None, progress: OpenProgress = no_progress
-) -> tuple[GraphSource, int]:
-    """Number the nodes of a source, where that takes a pass over the edges, and tell how many they are.
+    source: GraphSource, folder: Path, room: Room | None = None, progress: OpenProgress = no_progress
+) -> GraphSource:
+    """Number the nodes of a source, in a pass over the edges.
 
     Parameters
     ----------
     source : GraphSource
-    most_bytes : int, optional
-        Memory for it.
+        Its nodes have no numbers yet.
+    folder : Path
+        Directory for files, which must stay as long as the source is used.
+    room : Room, optional
+        What it may take.
     progress : callable
         Opens a display for the pass.
 
     Raises
     ------
     BudgetError
-        `most_bytes` is too little; names what will do.
+        `room` has too little disk; names what will do.
     InputError
-        There are no nodes, or what was read is not of the format.
+        What was read is not of the format.
     """
-    if source.num_nodes is None:
-        number = source.number_nodes or partial(
-            number_integers, source.edges, approx_edges=source.approx_edges, progress=progress
-        )
-        numbered = number(most_bytes)
-        parts = {part.name: getattr(numbered, part.name) for part in fields(numbered)}
-        source = replace(source, **{name: part for name, part in parts.items() if part is not None})
-    if not source.num_nodes:
-        raise InputError(f"{source.where} is empty: a graph needs at least one node")
-    return source, source.num_nodes
+    number = source.number_nodes or partial(number_integers, source.edges)
+    found = number((room or Room()).numbering(source, folder, progress))
+    parts = {part.name: getattr(found, part.name) for part in fields(found)}
+    return replace(source, **{name: part for name, part in parts.items() if part is not None})
+
+
+def labelled(source: GraphSource) -> GraphSource:
+    """Read the labels of a source whose nodes are numbered, where they are labels by id."""
+    if source.read_labels is None:
+        return source
+    labels = source.read_labels()
+    notes = {**source.notes, **({"labels_of_no_node": labels.of_no_node} if labels.of_no_node else {})}
+    return replace(source, labels=labels, read_labels=None, notes=notes)
 
 
 def _check_relations(source: GraphSource, options: IngestOptions) -> None:
@@ -208,7 +249,12 @@ def _check_features(
 
 @contextlib.contextmanager
 def _stored_features(
-    source: GraphSource, num_nodes: int, facts: FeatureFacts, options: IngestOptions, folder: Path
+    source: GraphSource,
+    num_nodes: int,
+    facts: FeatureFacts,
+    options: IngestOptions,
+    folder: Path,
+    work_bytes: int | None,
 ) -> Iterator[ArrayStream | None]:
     """Features as they are stored; rows that come in another order than their nodes are sorted in scratch files."""
     table = source.features
@@ -219,7 +265,9 @@ def _stored_features(
     with contextlib.nullcontext(folder) if facts.in_order else scratch_directory(folder, "rows-") as scratch:
 
         def chunks() -> Iterator[npt.NDArray[Any]]:
-            return (rows for _, rows in keyed()) if facts.in_order else in_node_order(keyed(), num_nodes, scratch)
+            if facts.in_order:
+                return (rows for _, rows in keyed())
+            return in_node_order(keyed(), num_nodes, scratch, work_bytes)
 
         yield stored_features(replace(table, num_rows=num_nodes, chunks=chunks), facts, options.normalize_features)
 

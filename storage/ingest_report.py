@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from storage.adjacency import Adjacency
 from storage.features import FeatureFacts
 from storage.formats.base import GraphSource
+from storage.scratch_array import ScratchArray
 from storage.splits import Labels, Splits, count_labelled
 
 
@@ -96,13 +95,12 @@ def report_of(
     )
 
 
-def _count_remapped(original_ids: npt.NDArray[Any] | None) -> int:
+def _count_remapped(original_ids: ScratchArray | None) -> int:
     """Nodes whose id in the store is not the one in the input."""
     if original_ids is None or original_ids.dtype.kind not in "iu":
         return 0 if original_ids is None else len(original_ids)
-    step = 1 << 18
-    parts = (
-        original_ids[start : start + step] != np.arange(start, min(start + step, len(original_ids)))
-        for start in range(0, len(original_ids), step)
-    )
-    return sum(int(np.count_nonzero(part)) for part in parts)
+    remapped = start = 0
+    for ids in original_ids.chunks():
+        remapped += int(np.count_nonzero(ids != np.arange(start, start + len(ids))))
+        start += len(ids)
+    return remapped

@@ -22,6 +22,9 @@ _jit = numba.njit(nogil=True, cache=True)
 _LEAST_WINDOW_BYTES = 16 << 20
 _LEAST_WRITE_BYTES = 16 << 10
 _ID_BYTES = 8
+_WINDOWS = 3
+LEAST_SPILL_BYTES = 12 << 20
+"""Least memory to bring rows into the order of their nodes."""
 
 
 class OneRowEach:
@@ -88,7 +91,7 @@ class OneRowEach:
 
 
 def in_node_order(
-    chunks: KeyedChunks, num_nodes: int, scratch: Path, window_bytes: int | None = None
+    chunks: KeyedChunks, num_nodes: int, scratch: Path, work_bytes: int | None = None
 ) -> Iterator[npt.NDArray[Any]]:
     """Give rows in the order of their nodes, of which each has one.
 
@@ -99,14 +102,14 @@ def in_node_order(
     chunks : iterable of (nodes, rows)
     num_nodes : int
     scratch : Path
-        Directory for `spill_disk_bytes`; memory: `spill_memory_bytes`.
-    window_bytes : int, optional
-        Rows of a file in place of what is best for the disk; memory is three times that.
+        Directory for `spill_disk_bytes`.
+    work_bytes : int, optional
+        Memory, at least `LEAST_SPILL_BYTES`; default: what is best for the disk, `spill_memory_bytes`.
     """
     spill: _RowSpill | None = None
     for nodes, rows in chunks:
         if spill is None:
-            spill = _RowSpill(num_nodes, rows.shape[1:], rows.dtype, scratch, window_bytes)
+            spill = _RowSpill(num_nodes, rows.shape[1:], rows.dtype, scratch, work_bytes)
         spill.add(nodes, rows)
     if spill is not None:
         yield from spill.ordered()
@@ -114,7 +117,7 @@ def in_node_order(
 
 def spill_memory_bytes(num_rows: int, row_bytes: int) -> int:
     """Most memory that `in_node_order` takes: rows waiting, twice while they are sorted, and one file's in order."""
-    return 3 * _window_bytes(num_rows, row_bytes)
+    return _WINDOWS * _window_bytes(num_rows, row_bytes)
 
 
 def spill_disk_bytes(num_rows: int, row_bytes: int) -> int:
@@ -132,10 +135,11 @@ class _RowSpill:
     """Scatters rows over files by ranges of nodes."""
 
     def __init__(
-        self, num_nodes: int, shape: tuple[int, ...], dtype: np.dtype[Any], scratch: Path, window_bytes: int | None
+        self, num_nodes: int, shape: tuple[int, ...], dtype: np.dtype[Any], scratch: Path, work_bytes: int | None
     ) -> None:
         self._row = np.dtype((dtype, shape))
-        self._window_bytes = window_bytes or _window_bytes(num_nodes, self._row.itemsize)
+        best = _window_bytes(num_nodes, self._row.itemsize)
+        self._window_bytes = best if work_bytes is None else min(best, max(1, work_bytes // _WINDOWS))
         self._num_nodes, self._scratch = num_nodes, scratch
         self._width = max(1, self._window_bytes // (self._row.itemsize + _ID_BYTES))
         self._waiting: list[tuple[IdArray, npt.NDArray[Any]]] = []

@@ -2,71 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from kernels.rank_map import RankMap
 from kernels.rng import mix64
-from storage.csc import empty_ids, id_dtype
-from storage.distinct import DistinctSketch
-from storage.errors import BudgetError, InputError
-from storage.formats.base import EdgeChunk, EdgeReader, IdArray, NumberedEdges, read_ahead
-from storage.id_hash import HashIndex, capacity
-from storage.id_set import IdSet
-from storage.progress import OpenProgress, no_progress
+from storage.csc import id_dtype
+from storage.distinct_keys import DistinctKeys
+from storage.errors import InputError
+from storage.formats.base import EdgeChunk, EdgeReader, IdArray, NumberedEdges, Numbering, read_ahead
+from storage.id_hash import HashIndex
+from storage.id_set import IdSet, rank_map_of
+from storage.scratch_array import ScratchArray
 
-_jit = numba.njit(nogil=True, cache=True)
-
-_TABLE_SPREAD = 4
-_GROWTH = 4  # a set of ids takes so many times its size when it grows, and when its ids are listed in order
-_FIXED_BYTES = 32 << 20
-_MARGIN = 1.1  # for what an estimate of their number is off
+_LISTED = 1 << 16
+_BITS_SHARE = 4
+"""What part of the memory bits may take, however few ids there are."""
+_MOST_BITS_BYTES = 48 << 20
+"""The same in bytes."""
 
 
 @dataclass(frozen=True)
 class NodeIds:
     """The ids that occur in a graph, in ascending order: the position of an id is its node."""
 
-    ids_N: npt.NDArray[np.int64]
-    """(N,) ids, ascending."""
+    num_nodes: int
+    """Number of ids."""
+    ids: ScratchArray | None
+    """(N,) int64, ascending; None: they are 0..N-1."""
 
-    @property
-    def num_nodes(self) -> int:
-        """Number of ids."""
-        return len(self.ids_N)
+    @cached_property
+    def _index(self) -> tuple[int, RankMap | HashIndex]:
+        """The least id, and what finds the position of an id."""
+        assert self.ids is not None
+        first, spread = int(self.ids[0]), int(self.ids[-1]) - int(self.ids[0]) + 1
+        if _is_dense(self.num_nodes, spread):
+            return first, rank_map_of(self.ids.chunks(), first, self.num_nodes, spread)
+        ids = self.ids
+        return first, HashIndex(lambda: (_hashes(piece) for piece in ids.chunks()), self.num_nodes)
 
-    @property
-    def is_identity(self) -> bool:
-        """Whether the ids are 0..N-1 already."""
-        return self.num_nodes == 0 or (self.ids_N[0] == 0 and self.ids_N[-1] == self.num_nodes - 1)
-
-    def finder(self) -> Callable[[IdArray], IdArray]:
-        """Make what finds the node of each id, -1 for one that is not there; it holds a table of `map_bytes`."""
-        if self.is_identity:
-            return lambda ids: np.where((ids >= 0) & (ids < self.num_nodes), ids, -1)
-        first, spread = int(self.ids_N[0]), _spread(self.ids_N)
-        if spread > _TABLE_SPREAD * self.num_nodes:
-            return HashIndex(self.ids_N).look_up
-        table = empty_ids(spread, self.num_nodes)
-        table.fill(-1)
-        _fill_table(table, first, self.ids_N)
-        return lambda ids: _look_up(table, first, ids)
-
-    def map_chunks(self, chunks: Iterable[EdgeChunk]) -> Iterator[EdgeChunk]:
-        """Replace the ids of edges by their nodes; an id that is not there becomes -1."""
-        find = self.finder()
-        for src, dst in chunks:
-            yield find(src), find(dst)
+    def look_up(self, ids: IdArray) -> IdArray:
+        """Node of each id, -1 for one that is not there."""
+        if self.ids is None:
+            return np.where((ids >= 0) & (ids < self.num_nodes), ids, -1)
+        first, index = self._index
+        if isinstance(index, HashIndex):
+            return index.look_up(_hashes(ids))
+        inside = (ids >= first) & (ids - first < index.num_nodes)
+        nodes = index.slots(np.where(inside, ids - first, 0))
+        return np.where(inside, nodes, -1).astype(id_dtype(self.num_nodes), copy=False)
 
     def numbered(self, reader: EdgeReader) -> NumberedEdges:
         """Give edges with these ids as edges between nodes."""
-        if self.is_identity:
+        if self.ids is None:
             return NumberedEdges(reader, self.num_nodes, None)
-        return NumberedEdges(_MappedEdges(reader, self), self.num_nodes, self.ids_N)
+        return NumberedEdges(_MappedEdges(reader, self), self.num_nodes, self.ids)
 
 
 @dataclass(frozen=True)
@@ -78,123 +73,133 @@ class _MappedEdges:
 
     def chunks(self) -> Iterator[EdgeChunk]:
         """Read and map the edges anew."""
-        return self.ids.map_chunks(self.reader.chunks())
+        for src, dst in self.reader.chunks():
+            yield self.ids.look_up(src), self.ids.look_up(dst)
 
     def locate(self, row: int) -> str:
         """Say where edge number `row` stands."""
         return self.reader.locate(row)
 
 
-def number_integers(
-    reader: EdgeReader, most_bytes: int | None = None, *, approx_edges: int = 0, progress: OpenProgress = no_progress
-) -> NumberedEdges:
-    """Number the integers that occur in edges, in ascending order; arguments are those of `discover_ids`.
+def number_integers(reader: EdgeReader, numbering: Numbering) -> NumberedEdges:
+    """Number the integers that occur in edges, in ascending order.
 
     Raises
     ------
     InputError
         An id is negative.
     BudgetError
-        They do not fit `most_bytes`.
+        Scratch files would take more than `disk_budget`.
     """
-    return discover_ids(reader, most_bytes, approx_edges=approx_edges, progress=progress).numbered(reader)
+    return discover_ids(reader, numbering).numbered(reader)
 
 
-def discover_ids(
-    reader: EdgeReader,
-    most_bytes: int | None = None,
-    *,
-    further: Iterable[IdArray] = (),
-    approx_edges: int = 0,
-    progress: OpenProgress = no_progress,
-) -> NodeIds:
+def discover_ids(reader: EdgeReader, numbering: Numbering, *, further: Iterable[IdArray] = ()) -> NodeIds:
     """Collect the ids that occur in edges, in one pass.
-
-    Memory: see `IdSet`.
 
     Parameters
     ----------
     reader : EdgeReader
-    most_bytes : int, optional
-        Memory to keep within.
+    numbering : Numbering
+        Where files go, and within which memory and disk.
     further : iterable of arrays
         Ids of nodes that need not occur in edges; none is negative.
-    approx_edges : int
-        About how many edges there are, to show how far the pass is.
-    progress : callable
-        Opens a display.
-
-    Returns
-    -------
-    NodeIds
 
     Raises
     ------
     InputError
         An id is negative.
     BudgetError
-        The ids do not fit; the smallest budget that will do is found by estimating how many they are.
+        Scratch files would take more than `disk_budget`.
     """
-    found, row, fits, largest = IdSet(), 0, True, -1
-    sketch = DistinctSketch()
-    with progress("numbering nodes", "edges") as advance:
+    found, row = _Integers(numbering), 0
+    with numbering.progress("numbering nodes", "edges") as advance:
         for chunk in chain(read_ahead(reader.chunks()), ((ids,) for ids in further)):
             for ids in chunk:
                 if ids.min(initial=0) < 0:
                     place = int(np.argmax(ids < 0))
                     raise InputError(f"{reader.locate(row + place)}: id {ids[place]} is negative: correct the row")
-                largest = max(largest, int(ids.max(initial=-1)))
-                if fits and most_bytes is not None and _GROWTH * found.bytes_with(largest) > most_bytes:
-                    fits = False
-                    sketch.add(mix64(found.sorted().astype(np.uint64)))  # from here on only their number is of interest
-                    found = IdSet()
-                if fits:
-                    found.add(ids)
-                else:
-                    sketch.add(mix64(ids.astype(np.uint64)))
+                found.add(ids)
             row += len(chunk[0])
             del chunk, ids  # before the next chunk but one is read
-            advance(row, max(approx_edges, row))
-    if not fits:
-        raise _too_many(sketch.estimate(), largest, most_bytes)
-    return NodeIds(found.sorted())
+            advance(row, max(numbering.approx_edges, row))
+    return found.finish()
 
 
-def _too_many(num_ids: int, largest: int, most_bytes: int | None) -> BudgetError:
-    """Say how many ids there are, about, and what they need."""
-    least = _GROWTH * IdSet.bytes_for(int(_MARGIN * num_ids), largest) + _FIXED_BYTES
-    return BudgetError(
-        f"numbering about {num_ids} ids of nodes up to {largest} needs {least} bytes of memory and host_budget leaves "
-        f"{most_bytes}: set host_budget to at least {least}, or give ids without large gaps"
-    )
+class _Integers:
+    """Collects integers: as bits while they lie close together, else as keys."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        self._numbering = numbering
+        self._close: IdSet | None = IdSet()
+        self._far: DistinctKeys[IdArray] | None = None
+        work = numbering.limits[0]
+        self._most_bits = _MOST_BITS_BYTES if work is None else min(_MOST_BITS_BYTES, work // _BITS_SHARE)
+
+    def add(self, ids: IdArray) -> None:
+        if self._close is not None:
+            largest = max(self._close.largest, int(ids.max(initial=-1)))
+            if IdSet.bytes_for(largest) <= self._most_bits:
+                self._close.add(ids)
+                return
+            self._far = DistinctKeys(_IntegerKind(), self._numbering.folder, *self._numbering.limits)
+            for piece in self._close.ascending():
+                self._far.add(piece)
+            self._close = None
+        assert self._far is not None
+        self._far.add(ids)
+
+    def finish(self) -> NodeIds:
+        if self._close is not None and self._close.count() == self._close.largest + 1:
+            return NodeIds(self._close.largest + 1, None)
+        pieces = self._close.ascending() if self._close is not None else self._far.ascending() if self._far else ()
+        ids = ScratchArray.written(self._numbering.folder / "ids", pieces, np.dtype(np.int64))
+        is_identity = int(ids[-1]) == len(ids) - 1
+        return NodeIds(len(ids), None if is_identity else ids)
 
 
-def numbering_bytes(ids_N: IdArray) -> int:
-    """Memory within which `discover_ids` finds these ids, ascending ones."""
-    return _GROWTH * IdSet.bytes_for(len(ids_N), int(ids_N[-1])) if len(ids_N) else 0
+def index_bytes(num_ids: int, first: int, last: int) -> int:
+    """Bytes of what finds the nodes of so many integers between two."""
+    spread = last - first + 1
+    return RankMap.nbytes_for(spread) if _is_dense(num_ids, spread) else HashIndex.nbytes_for(num_ids)
 
 
-def map_bytes(ids_N: IdArray) -> int:
-    """Bytes of the table by which `NodeIds.map_chunks` finds the nodes of ids."""
-    spread = _spread(ids_N)
-    slots = spread if spread <= _TABLE_SPREAD * len(ids_N) else capacity(len(ids_N))
-    return slots * id_dtype(len(ids_N)).itemsize
+def _is_dense(num_ids: int, spread: int) -> bool:
+    """Whether a bit for each integer takes less than a hash of each id."""
+    return num_ids < 2**32 and RankMap.nbytes_for(spread) <= HashIndex.nbytes_for(num_ids)
 
 
-def _spread(ids_N: IdArray) -> int:
-    return int(ids_N[-1]) - int(ids_N[0]) + 1 if len(ids_N) else 0
+def _hashes(ids: IdArray) -> npt.NDArray[np.uint64]:
+    """A hash of each id, no two of which are equal."""
+    return mix64(ids.astype(np.uint64))
 
 
-@_jit
-def _fill_table(table: IdArray, first: int, ids_N: npt.NDArray[np.int64]) -> None:
-    for node in range(len(ids_N)):
-        table[ids_N[node] - first] = node
+class _IntegerKind:
+    """Integers as `DistinctKeys` takes them."""
 
+    work_factor = 4  # measured
 
-@_jit
-def _look_up(table: IdArray, first: int, ids: IdArray) -> IdArray:
-    out = np.empty(len(ids), table.dtype)
-    for i in range(len(ids)):
-        offset = ids[i] - first
-        out[i] = table[offset] if 0 <= offset < len(table) else -1
-    return out
+    def distinct(self, parts: Sequence[IdArray]) -> IdArray:
+        return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+
+    def ordered(self, keys: IdArray) -> IdArray:
+        return keys[np.argsort(keys)]
+
+    def taken(self, keys: IdArray, places: npt.NDArray[np.int64] | slice) -> IdArray:
+        return keys[places]
+
+    def places(self, ordered: IdArray, cuts: IdArray) -> npt.NDArray[np.int64]:
+        return np.searchsorted(ordered, cuts, side="left")
+
+    def hashes(self, keys: IdArray) -> npt.NDArray[np.uint64]:
+        return _hashes(keys)
+
+    def bytes_each(self, keys: IdArray) -> npt.NDArray[np.int64]:
+        return np.full(len(keys), 8, np.int64)
+
+    def encoded(self, keys: IdArray) -> bytes:
+        return keys.tobytes()
+
+    def decoded(self, data: bytes) -> tuple[IdArray, bytes]:
+        whole = len(data) // 8 * 8
+        return np.frombuffer(data[:whole], np.int64), data[whole:]

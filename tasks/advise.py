@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -18,8 +20,8 @@ from conf.schema import PipelineConfig
 from storage.blocks.probe import DiskSpeed, probe_disk
 from storage.degree_sample import DegreeSample
 from storage.formats.base import GraphSource
-from storage.ingest import numbered
-from tasks.advised_budgets import disk_of_run, ids_memory, least_disk, plan_of, settled, smallest_budgets
+from storage.ingest import labelled, numbered
+from tasks.advised_budgets import disk_of_run, least_disk, plan_of, settled, smallest_budgets
 from tasks.budgets import Budgets, format_bytes
 from tasks.compute_threads import compute_threads
 from tasks.expected_epoch import Expected, epoch_from_disk, epoch_in_memory
@@ -112,22 +114,22 @@ def advise(config: PipelineConfig, *, seconds: float = 2.0) -> Advice:
     OSError
         The disk cannot be written to.
     """
-    source, numbering = open_source(config.data), 0
-    if source.num_nodes is None and source.approx_edges <= _NUMBERED_EDGES_PER_S * seconds:
-        source, _ = numbered(source, None)  # tables by id, too, are only known then
-        numbering = ids_memory(source)
-    elif source.num_nodes is None:
-        _logger.warning(
-            "ids are not numbered, labels by id left out, and what depends on either is about right: %d edges take "
-            "longer than --seconds allows",
-            source.approx_edges,
-        )
-    graph = expect_graph(config, source, _EDGE_SECONDS * seconds)
-    source = as_numbered(source, graph)
-    work = workload(config, graph, numbering_bytes=numbering)
-    machine = look_at_machine(config, seconds)
-    with compute_threads(work.options):
-        return decide(config, source, machine, work)
+    source = open_source(config.data)
+    with tempfile.TemporaryDirectory(prefix="garden-advise-") as folder:
+        if source.num_nodes is None and source.approx_edges <= _NUMBERED_EDGES_PER_S * seconds:
+            source = labelled(numbered(source, Path(folder)))  # tables by id, too, are only known then
+        elif source.num_nodes is None:
+            _logger.warning(
+                "ids are not numbered, labels by id left out, and what depends on either is about right: %d edges take "
+                "longer than --seconds allows",
+                source.approx_edges,
+            )
+        graph = expect_graph(config, source, _EDGE_SECONDS * seconds)
+        source = as_numbered(source, graph)
+        work = workload(config, graph)
+        machine = look_at_machine(config, seconds)
+        with compute_threads(work.options):
+            return decide(config, source, machine, work)
 
 
 def look_at_machine(config: PipelineConfig, seconds: float) -> Machine:

@@ -8,8 +8,6 @@ from conf.schema import PipelineConfig
 from storage.blocks.spill_room import ENDLESS, SpillRoom
 from storage.errors import BudgetError
 from storage.formats.base import GraphSource
-from storage.formats.names import naming_bytes
-from storage.node_ids import numbering_bytes
 from tasks.bounds import WRITTEN_COUNTS, count_bytes
 from tasks.budgets import Estimate
 from tasks.build_cache import cache_estimate
@@ -75,7 +73,7 @@ def smallest_budgets(config: PipelineConfig, source: GraphSource, work: Workload
         longest_list=longest,
     )
     smallest = {
-        INGEST: max(plan_ingest(source, options, 0).estimate.memory_bytes, work.numbering_bytes),
+        INGEST: plan_ingest(source, options, 0).estimate.memory_bytes,
         REORDER: reorder_memory(config, ingested, 0, lambda: longest),
         PROFILE: profiled.memory_bytes,
         CACHE: cache_estimate(store, config).memory_bytes,
@@ -85,14 +83,6 @@ def smallest_budgets(config: PipelineConfig, source: GraphSource, work: Workload
     except BudgetError as error:
         smallest[TRAIN] = error.needed or 0
     return smallest
-
-
-def ids_memory(source: GraphSource) -> int:
-    """Memory within which the nodes of a source were numbered, if they had to be."""
-    ids = source.original_ids
-    if ids is None:
-        return 0
-    return numbering_bytes(ids) if ids.dtype.kind in "iu" else naming_bytes(len(ids), ids.dtype.itemsize)
 
 
 def settled(

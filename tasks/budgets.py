@@ -50,9 +50,9 @@ class Budgets:
     disk_option: str = "disk_budget"
     """How errors name the setting of `disk_bytes`."""
 
-    def memory_bytes(self) -> int:
-        """Return the most memory a stage may use now: `host_budget`, or what is free if that is less or none is set."""
-        free = available_memory()
+    def memory_bytes(self, free_memory: int | None = None) -> int:
+        """Return the most memory a stage may use: `host_budget`, or what is free if that is less or none is set."""
+        free = available_memory() if free_memory is None else free_memory
         return free if self.host_bytes is None else min(self.host_bytes, free)
 
     def free_disk_bytes(self, directory: Path, held_bytes: int = 0) -> int:
@@ -60,7 +60,14 @@ class Budgets:
         free = shutil.disk_usage(directory).free
         return free if self.disk_bytes is None else max(0, min(self.disk_bytes - held_bytes, free))
 
-    def check(self, stage: str, estimate: Estimate, directory: Path, held_bytes: int = 0) -> None:
+    def check(
+        self,
+        stage: str,
+        estimate: Estimate,
+        directory: Path,
+        held_bytes: int = 0,
+        free_memory: int | None = None,
+    ) -> None:
         """Refuse a stage that cannot end well, or after which a later one cannot, and log what it will need.
 
         Parameters
@@ -73,6 +80,8 @@ class Budgets:
             Where it writes.
         held_bytes
             Bytes of disk that are there already and count.
+        free_memory
+            What was free before the stage took anything; None: what is free now.
 
         Raises
         ------
@@ -81,7 +90,7 @@ class Budgets:
         MachineError
             If it is above what is free now.
         """
-        free_memory = available_memory() + estimate.held_memory_bytes
+        free_memory = max(available_memory() + estimate.held_memory_bytes, free_memory or 0)
         free_disk = shutil.disk_usage(directory).free
         _logger.log(
             logging.INFO if estimate.is_final else logging.DEBUG,

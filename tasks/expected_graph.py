@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from storage.degree_sample import DegreeSample, EdgeRules, sample_degrees
 from storage.expected_store import ExpectedStore
 from storage.formats.base import FeatureTable, GraphSource
 from storage.graph_store import FORMAT_VERSION, StoreInfo
+from storage.scratch_array import ScratchArray
 from storage.splits import count_labelled
 
 
@@ -78,7 +80,7 @@ def as_numbered(source: GraphSource, graph: ExpectedGraph) -> GraphSource:
     if source.num_nodes is not None:
         return source
     num_nodes, width, features = graph.store.info.num_nodes, graph.degrees.name_bytes, source.features
-    names = np.broadcast_to(np.zeros((), f"S{width}"), num_nodes) if width else None  # sizes alone: takes no memory
+    names = ScratchArray(Path(), num_nodes, np.dtype(f"S{width}")) if width else None  # sizes alone: there is no file
     if features is not None and features.keyed is None:
         features = replace(features, num_rows=num_nodes, keyed=lambda: iter(()))
     return replace(source, num_nodes=num_nodes, original_ids=names, features=features)

@@ -30,8 +30,6 @@ class Workload:
     """A mini-batch."""
     validated: ExpectedBatch
     """All neighbors of the nodes that are validated on."""
-    numbering_bytes: int = 0
-    """Memory that numbering the nodes takes, where it is known."""
 
     @property
     def num_batches(self) -> int:
@@ -49,7 +47,7 @@ class Workload:
         return FirstBatches(sizes, self.batch.shared_nodes)
 
 
-def workload(config: PipelineConfig, graph: ExpectedGraph, *, numbering_bytes: int = 0) -> Workload:
+def workload(config: PipelineConfig, graph: ExpectedGraph) -> Workload:
     """Expect an epoch's mini-batches, and what validation reaches."""
     options, info = train_options(config, None), graph.store.info
     spec = options.model_spec(max(1, info.feature_dim), max(1, info.num_classes))
@@ -61,7 +59,6 @@ def workload(config: PipelineConfig, graph: ExpectedGraph, *, numbering_bytes: i
         spec,
         expected_batch(graph.degrees, options.fanouts, seeds, replace=options.replace),
         expected_batch(graph.degrees, everything, info.split_sizes["valid"]),
-        numbering_bytes,
     )
 
 

@@ -16,9 +16,9 @@ from storage.formats.base import GraphSource
 from storage.ingest import ingest
 from storage.manifest import Manifest
 from tasks.artifacts import StageOutcome, StageSpec
-from tasks.budgets import Estimate, format_bytes
+from tasks.budgets import Estimate, available_memory, format_bytes
 from tasks.fetch import fetch_missing
-from tasks.memory import plan_ingest
+from tasks.memory import numbering_room, plan_ingest
 from tasks.progress import Advance, progress
 from tasks.readiness import check_source
 from tasks.run_context import RunContext
@@ -51,11 +51,14 @@ def ingest_graph(run: RunContext) -> Manifest:
         return opened
 
     def build(directory: Path) -> Mapping[str, Any]:
+        free = available_memory()  # less is free once nodes are numbered, and what is not is this stage's own
+
         def plan(numbered: GraphSource) -> int | None:
-            planned = plan_ingest(numbered, options, budgets.memory_bytes())
+            planned = plan_ingest(numbered, options, budgets.memory_bytes(free))
             if source().num_nodes is None:  # else it was checked before the stage started
-                budgets.check(INGEST, _jointly(run, numbered, planned.estimate), directory)
-            if planned.work_bytes is not None:
+                joint = _jointly(run, numbered, planned.estimate)
+                budgets.check(INGEST, joint, directory, free_memory=free)
+            if planned.work_bytes is not None and planned.estimate.is_final:
                 _logger.info("%s: sorts edges in scratch files, %s in memory", INGEST, format_bytes(planned.work_bytes))
             return planned.work_bytes
 
@@ -64,7 +67,7 @@ def ingest_graph(run: RunContext) -> Manifest:
             options,
             directory / STORE_FILE,
             plan=plan,
-            most_id_bytes=budgets.memory_bytes(),
+            room=numbering_room(budgets, directory, run.artifacts.held_bytes(spec)),
             progress=_progress,
         ).as_dict()
         unsaid = "split_" if source().labels is None and not source().labelled_later else " "

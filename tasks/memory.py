@@ -8,18 +8,17 @@ from pathlib import Path
 
 from storage.csc import id_dtype
 from storage.csc_external import LEAST_WORK_BYTES, external_csc_disk_bytes
+from storage.distinct_keys import LEAST_WORK_BYTES as LEAST_NUMBERING_BYTES
 from storage.formats.base import CHUNK_BYTES, GraphSource
-from storage.ingest import IngestOptions
-from storage.keyed_rows import spill_disk_bytes, spill_memory_bytes
-from storage.node_ids import map_bytes
+from storage.id_hash import HashIndex
+from storage.ingest import IngestOptions, Room
+from storage.keyed_rows import LEAST_SPILL_BYTES, spill_disk_bytes, spill_memory_bytes
+from storage.node_ids import index_bytes
 from storage.splits import labels_nbytes
-from tasks.budgets import Budgets, Estimate
+from tasks.budgets import Budgets, Estimate, available_memory
 
 _NODE_BYTES = 96  # while sorting in memory: offsets, degrees, labels, ids, split draws, and their sorted copies
 _FILE_NODE_BYTES = 48  # in the store: offsets, degrees, label, ids, split
-_TEXT_COPIES = 3  # of names: as read, as stored, and an encoded copy of those that are no bytes yet
-_NAME_BYTES = 96  # a name's entries in tables, and as an object of its own while they are encoded
-_PARSING_BYTES = 48 << 20  # a block of a wide text table, while it is parsed (measured)
 _MORE_SORTING_BYTES = 64 << 20
 """What the sort in scratch files may take beyond the least however small the graph is: it is faster with more."""
 
@@ -45,14 +44,16 @@ def plan_ingest(source: GraphSource, options: IngestOptions, memory_bytes: int) 
     held, edges = _held_bytes(source), ingested_edges(source, options)
     columns, nodes = 3 if source.relations is not None else 2, source.num_nodes or 0
     enough = 8 * (columns - 1) * edges + 16 * nodes + _MORE_SORTING_BYTES
-    work_bytes = min(enough, max(LEAST_WORK_BYTES, memory_bytes - held))
+    row_sort = _row_sort_bytes(source).memory_bytes
+    least = max(LEAST_WORK_BYTES, LEAST_SPILL_BYTES if row_sort else 0)
+    work_bytes = min(max(enough, row_sort), max(least, memory_bytes - held))
     scratch = external_csc_disk_bytes(edges, nodes, columns)
     sorted_bytes = scratch * (columns - 1) // (2 * columns - 1)
     disk = max(scratch, sorted_bytes + 16 * nodes + in_memory.disk_bytes)
-    memory = held + max(work_bytes, _row_sort_bytes(source).memory_bytes)
+    memory = max(held + work_bytes, _opening_bytes(source), _numbering_bytes(source))
     return IngestPlan(
         Estimate(
-            memory_bytes=max(memory, _opening_bytes(source)),
+            memory_bytes=memory,
             disk_bytes=disk,
             held_memory_bytes=_there_bytes(source),
             is_final=_is_final(source),
@@ -61,12 +62,19 @@ def plan_ingest(source: GraphSource, options: IngestOptions, memory_bytes: int) 
     )
 
 
+def numbering_room(budgets: Budgets, directory: Path, held_bytes: int = 0) -> Room:
+    """What numbering nodes may take, of disk where that has a budget and `held_bytes` of it are there already."""
+    disk = None if budgets.disk_bytes is None else budgets.free_disk_bytes(directory, held_bytes)
+    return Room(budgets.memory_bytes(), disk, held_bytes)
+
+
 def ingest_planner(options: IngestOptions, budgets: Budgets, folder: Path) -> Callable[[GraphSource], int | None]:
     """Give the plan of an ingest into `folder` as `ingest` takes it; it refuses what does not fit."""
+    free = available_memory()  # less is free once nodes are numbered, and what is not is this stage's own
 
     def plan(source: GraphSource) -> int | None:
-        planned = plan_ingest(source, options, budgets.memory_bytes())
-        budgets.check("ingest", planned.estimate, folder)
+        planned = plan_ingest(source, options, budgets.memory_bytes(free))
+        budgets.check("ingest", planned.estimate, folder, free_memory=free)
         return planned.work_bytes
 
     return plan
@@ -83,12 +91,13 @@ def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
     ids = id_bytes * ingested_edges(source, options)
     feature_bytes = 4 * source.features.dim if source.features is not None else 0
     row_sort = _row_sort_bytes(source)
-    chunks = max(16 * CHUNK_BYTES, row_sort.memory_bytes + 4 * CHUNK_BYTES)
+    chunks = max(16 * CHUNK_BYTES, row_sort.memory_bytes + source.chunk_bytes)
     rows = _label_row_bytes(source)
+    held = ids + _NODE_BYTES * nodes + rows + _map_bytes(source) + _link_bytes(source)
     return Estimate(
-        memory_bytes=ids + _NODE_BYTES * nodes + rows + _TEXT_COPIES * text + _link_bytes(source) + chunks,
+        memory_bytes=max(held + chunks, _numbering_bytes(source)),
         disk_bytes=ids
-        + row_sort.disk_bytes
+        + _scratch_disk_bytes(source)
         + (_FILE_NODE_BYTES + feature_bytes) * nodes
         + rows
         + text
@@ -101,7 +110,7 @@ def ingest_estimate(source: GraphSource, options: IngestOptions) -> Estimate:
 
 def ingested_bytes(source: GraphSource, options: IngestOptions) -> int:
     """Bound the store that ingest leaves."""
-    return ingest_estimate(source, options).disk_bytes - _row_sort_bytes(source).disk_bytes
+    return ingest_estimate(source, options).disk_bytes - _scratch_disk_bytes(source)
 
 
 def ingested_edges(source: GraphSource, options: IngestOptions) -> int:
@@ -111,7 +120,7 @@ def ingested_edges(source: GraphSource, options: IngestOptions) -> int:
 
 def _is_final(source: GraphSource) -> bool:
     """Whether the nodes are known."""
-    return source.num_nodes is not None
+    return source.num_nodes is not None and source.read_labels is None
 
 
 def _row_sort_bytes(source: GraphSource) -> Estimate:
@@ -120,18 +129,22 @@ def _row_sort_bytes(source: GraphSource) -> Estimate:
     if table is None or table.keyed is None:
         return Estimate(0, 0)
     rows = (table.num_rows, table.dtype.itemsize * table.dim)
-    return Estimate(spill_memory_bytes(*rows) + _PARSING_BYTES, spill_disk_bytes(*rows))
+    return Estimate(spill_memory_bytes(*rows), spill_disk_bytes(*rows))
+
+
+def _scratch_disk_bytes(source: GraphSource) -> int:
+    """Disk of what is there while the store is written: rows that wait, and ids with a hash each."""
+    hashes = 8 * (len(source.original_ids) if source.original_ids is not None else 0)
+    return _row_sort_bytes(source).disk_bytes + _text_bytes(source) + hashes
 
 
 def _held_bytes(source: GraphSource) -> int:
     """Bytes that ingest holds beside the sort: what the source has in memory, the splits, and chunks on their way."""
-    nodes, ids = source.num_nodes or 0, source.original_ids
-    split_bytes = sum(part.nbytes for part in (source.splits or {}).values()) + id_dtype(nodes).itemsize * nodes
-    named = ids is not None and ids.dtype.kind not in "iu"
-    id_bytes = 0 if ids is None else ids.nbytes + (_NAME_BYTES * len(ids) if named else map_bytes(ids))
+    nodes = source.num_nodes or 0
+    splits = (source.splits or {}).values()
+    split_bytes = sum(part.nbytes for part in splits) + id_dtype(nodes).itemsize * nodes
     graphs = source.graph_ids.nbytes if source.graph_ids is not None else 0
-    text = (_TEXT_COPIES - 1) * _text_bytes(source)
-    held = labels_nbytes(source) + split_bytes + id_bytes + text + graphs + _link_bytes(source) + source.held_bytes
+    held = _label_bytes(source) + split_bytes + _map_bytes(source) + graphs + _link_bytes(source) + source.held_bytes
     return held + nodes // 8 + source.chunk_bytes
 
 
@@ -144,7 +157,29 @@ def _opening_bytes(source: GraphSource) -> int:
     """Bytes that reading labels and cutting splits takes, before any edge is read."""
     largest = max((len(part) for part in (source.splits or {}).values()), default=0)
     drawn = 3 * source.held_bytes  # what a reader makes of hashes of all nodes takes so much meanwhile
-    return labels_nbytes(source) + 8 * (source.num_nodes or 0) + 32 * largest + drawn + source.chunk_bytes
+    nodes = source.num_nodes or 0
+    return _label_bytes(source) + _map_bytes(source) + 8 * nodes + 32 * largest + drawn + source.chunk_bytes
+
+
+def _numbering_bytes(source: GraphSource) -> int:
+    """Bytes that numbering the nodes takes at least, where they have, or had, to be."""
+    known = source.num_nodes is not None and source.number_nodes is None and source.original_ids is None
+    return 0 if known else source.chunk_bytes + LEAST_NUMBERING_BYTES
+
+
+def _label_bytes(source: GraphSource) -> int:
+    """Bytes of the labels, also where they are still to be read."""
+    return 4 * (source.num_nodes or 0) if source.read_labels is not None else labels_nbytes(source)
+
+
+def _map_bytes(source: GraphSource) -> int:
+    """Bytes of what finds the nodes of ids."""
+    ids = source.original_ids
+    if ids is None or not len(ids):
+        return 0
+    return (
+        index_bytes(len(ids), int(ids[0]), int(ids[-1])) if ids.dtype.kind in "iu" else HashIndex.nbytes_for(len(ids))
+    )
 
 
 def _label_row_bytes(source: GraphSource) -> int:

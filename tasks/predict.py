@@ -24,7 +24,7 @@ from storage.locks import in_use
 from storage.manifest import Manifest
 from tasks.artifacts import SCRATCH_FOLDER, find_artifact
 from tasks.budgets import Budgets, Estimate
-from tasks.memory import ingest_planner
+from tasks.memory import ingest_planner, numbering_room
 from tasks.model_data import ModelData
 from tasks.model_reference import NamedModel
 from tasks.prediction_rows import Head, PredictionPlan, Rows, original_ids, plan_prediction, predicted_rows
@@ -162,7 +162,7 @@ def ingested(
     with scratch_directory(folder, _SCRATCH) as directory:
         path = directory / STORE_FILE
         with on_full_disk(_SCRATCH_DISK):
-            ingest(source, options, path, plan=plan, most_id_bytes=budgets.memory_bytes())
+            ingest(source, options, path, plan=plan, room=numbering_room(budgets, directory))
         yield path
 
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from storage.progress import OpenProgress, no_progress
+
+if TYPE_CHECKING:
+    from storage.scratch_array import ScratchArray
 
 T = TypeVar("T")
 IdArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -95,6 +101,29 @@ class Links:
 
 
 @dataclass(frozen=True)
+class Numbering:
+    """What numbering the nodes of a source may use."""
+
+    folder: Path
+    """Directory for files, empty; it must stay as long as the source is used."""
+    work_bytes: int | None = None
+    """Memory, beside what is read at a time; None: a few times the ids."""
+    most_disk_bytes: int | None = None
+    """Scratch files may take so much."""
+    held_disk_bytes: int = 0
+    """What counts in `disk_budget` already, for the error."""
+    approx_edges: int = 0
+    """About how many edges there are, to show how far it is."""
+    progress: OpenProgress = no_progress
+    """Opens a display."""
+
+    @property
+    def limits(self) -> tuple[int | None, int | None, int]:
+        """Memory, disk, and what is held of the latter."""
+        return self.work_bytes, self.most_disk_bytes, self.held_disk_bytes
+
+
+@dataclass(frozen=True)
 class NumberedEdges:
     """Edges whose ids have become 0..num_nodes-1."""
 
@@ -102,18 +131,16 @@ class NumberedEdges:
     """The edges, in the same order."""
     num_nodes: int
     """Number of nodes."""
-    original_ids: npt.NDArray[Any] | None
-    """(num_nodes,) ids that the files use (integers or UTF-8), None where they are 0..num_nodes-1."""
+    original_ids: ScratchArray | None
+    """(num_nodes,) ids that the files use (int64 or UTF-8), None where they are 0..num_nodes-1."""
     relations: Relations | None = None
     """Relations of the edges, in a knowledge graph."""
     links: Mapping[str, Links] | None = None
     """Held-out edges under the new ids, by split, in a knowledge graph."""
     features: FeatureTable | None = None
     """Features whose rows name their node, once the ids have numbers."""
-    labels: LabelColumn | None = None
-    """Labels whose rows name their node, likewise."""
-    notes: Mapping[str, int] | None = None
-    """All counts of what the reader found, where numbering adds to them."""
+    read_labels: Callable[[], LabelColumn] | None = None
+    """Reads labels whose rows name their node, likewise."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +184,8 @@ class LabelColumn:
     """(N, C) labels where they came as rows: 1, 0, or -1 where unknown."""
     one_class: bool = True
     """Whether each node has one class at most; if not, `labels_N` is 0 where a node has any known label."""
+    of_no_node: int = 0
+    """Labels of ids that are no node, which were left out."""
 
 
 @dataclass(frozen=True)
@@ -174,23 +203,24 @@ class GraphSource:
     """About how many edges there are (for the estimate of memory and disk)."""
     num_nodes: int | None = None
     """Number of nodes, ids being 0..num_nodes-1; None: ingest finds the nodes with `number_nodes`."""
-    number_nodes: Callable[[int | None], NumberedEdges] | None = None
-    """Finds the nodes by reading the edges once, within so many bytes of memory if that is not None; None: ingest takes
-    the integers that occur, in ascending order."""
+    number_nodes: Callable[[Numbering], NumberedEdges] | None = None
+    """Finds the nodes by reading the edges once; None: ingest takes the integers that occur, in ascending order."""
     features: FeatureTable | None = None
     """Features, if any."""
     labels: LabelColumn | None = None
     """Labels, if any."""
     labelled_later: bool = False
-    """Whether there are labels, and `number_nodes` brings them."""
+    """Whether there are labels by id, which are read once the nodes are numbered."""
+    read_labels: Callable[[], LabelColumn] | None = None
+    """Reads them then."""
     needs_edges: bool = False
     """Whether a file without edges is taken for a mistake."""
     ids_are_rows: bool = False
     """Whether ids are the numbers of rows, where an id column might stand instead."""
     splits: Mapping[str, IdArray] | None = None
     """The data set's own `train`, `valid` and `test` nodes, if any."""
-    original_ids: npt.NDArray[Any] | None = None
-    """(num_nodes,) ids that the files use (integers or UTF-8), None where they are 0..num_nodes-1."""
+    original_ids: ScratchArray | None = None
+    """(num_nodes,) ids that the files use (int64 or UTF-8), None where they are 0..num_nodes-1."""
     relations: Relations | None = None
     """Relations of the edges, in a knowledge graph."""
     links: Mapping[str, Links] | None = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-from storage.formats.base import EdgeReader, GraphSource, NumberedEdges
+import polars as pl
+
+from storage.formats.base import EdgeReader, GraphSource, NumberedEdges, Numbering
 from storage.formats.keyed_tables import (
     FindNodes,
     KeyedTable,
@@ -17,7 +19,7 @@ from storage.formats.keyed_tables import (
     keyed_features,
     read_keyed_labels,
 )
-from storage.formats.names import NamedEdges, NameIndex, SeriesReader, as_bytes, collect_names
+from storage.formats.names import NamedEdges, SeriesReader, collect_names, watched_names
 from storage.formats.tables import tabular_source
 from storage.node_ids import discover_ids
 
@@ -67,7 +69,7 @@ def graph_with_tables(
         where=where,
         edges=reader,
         approx_edges=approx_edges,
-        number_nodes=_Join(reader, names, tables[0], tables[1], notes).number,
+        number_nodes=_Join(reader, names, tables[0], tables[1]).number,
         features=None if tables[0] is None else keyed_features(tables[0]),
         labelled_later=tables[1] is not None,
         needs_edges=True,
@@ -83,38 +85,27 @@ class _Join:
     names: SeriesReader | None
     features: KeyedTable | None
     labels: KeyedTable | None
-    notes: Mapping[str, int]
 
-    def number(self, most_bytes: int | None) -> NumberedEdges:
-        """Read all ids once, within so many bytes, and the labels."""
-        by_name = None if self.names is None else self._by_name(self.names, most_bytes)
-        numbered, index = by_name or self._by_integer(most_bytes)
-        parts: dict[str, Any] = {}
-        if self.features is not None:
-            table = self.features
-            keyed = replace(
-                keyed_features(table), num_rows=numbered.num_nodes, keyed=lambda: feature_rows_of(table, index())
-            )
-            parts["features"] = keyed
-        if self.labels is not None:
-            parts["labels"], strangers = read_keyed_labels(self.labels, index(), numbered.num_nodes)
-            parts["notes"] = {**self.notes, **({"labels_of_no_node": strangers} if strangers else {})}
-        return replace(numbered, **parts)
+    def number(self, numbering: Numbering) -> NumberedEdges:
+        """Read all ids once; rows are found when they are read."""
+        numbered, find = self._by_integer(numbering) if self.names is None else self._by_name(self.names, numbering)
+        features, labels, num_nodes = self.features, self.labels, numbered.num_nodes
+        if features is not None:
+            keyed = partial(feature_rows_of, features, find)
+            numbered = replace(numbered, features=replace(keyed_features(features), num_rows=num_nodes, keyed=keyed))
+        if labels is not None:
+            numbered = replace(numbered, read_labels=partial(read_keyed_labels, labels, find, num_nodes))
+        return numbered
 
-    def _by_integer(self, most_bytes: int | None) -> tuple[NumberedEdges, Any]:
+    def _by_integer(self, numbering: Numbering) -> tuple[NumberedEdges, FindNodes]:
+        ids = discover_ids(self.reader, numbering, further=(part.to_numpy() for part in self._table_ids()))
+        return ids.numbered(self.reader), lambda series: ids.look_up(series.to_numpy())
+
+    def _by_name(self, reader: SeriesReader, numbering: Numbering) -> tuple[NumberedEdges, FindNodes]:
+        names = collect_names(chain(watched_names(reader, numbering), self._table_ids()), numbering)
+        return NumberedEdges(NamedEdges(reader, names), len(names.ids), names.ids), names.look_up
+
+    def _table_ids(self) -> Iterable[pl.Series]:
+        """Ids of the nodes that need not occur in edges."""
         table = self.features or self.labels
-        further: Iterable[Any] = () if table is None else (part.to_numpy() for part in table.ids())
-        ids = discover_ids(self.reader, most_bytes, further=further)
-
-        def index() -> FindNodes:
-            find = ids.finder()
-            return lambda series: find(series.to_numpy())
-
-        return ids.numbered(self.reader), index
-
-    def _by_name(self, names: SeriesReader, most_bytes: int | None) -> tuple[NumberedEdges, Any]:
-        table = self.features or self.labels
-        further: Iterable[Any] = () if table is None else table.ids()
-        found = collect_names(chain(chain.from_iterable(names.read_series()), further), most_bytes)
-        index = NameIndex(found)
-        return NumberedEdges(NamedEdges(names, index), len(found), as_bytes(found)), lambda: index.look_up
+        return () if table is None else table.ids()

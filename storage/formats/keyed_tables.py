@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from storage.errors import InputError
 from storage.formats.base import FeatureTable, LabelColumn, rows_per_chunk
 from storage.formats.files import require_file
 from storage.formats.labels import to_labels
-from storage.formats.tables import PARQUET_FAULTS, guard_parquet
+from storage.formats.tables import guard_parquet, parquet_slices
 from storage.formats.text_dialect import table_dialect
 from storage.formats.text_table import TextTable
 from storage.keyed_rows import mark_once
@@ -123,11 +123,7 @@ class KeyedTable:
     ) -> Iterator[pl.DataFrame]:
         values = [pl.col(name) if kind is None else pl.col(name).cast(kind) for name in columns]
         frame = pl.scan_parquet(self.path, glob=False).select(pl.col(self.id_column), *values)
-        try:
-            yield from frame.collect_batches(chunk_size=rows, maintain_order=True)
-        except PARQUET_FAULTS as error:
-            reason = str(error).partition("\n")[0]
-            raise InputError(f"{self.path} is no readable Parquet file ({reason}): write it anew") from error
+        yield from parquet_slices(self.path, frame, rows)
 
     def _checked(self, ids: pl.Series, first_row: int) -> pl.Series:
         """Ids of the kind that the edges' are."""
@@ -197,16 +193,14 @@ def check_label_table(table: KeyedTable) -> None:
         )
 
 
-def read_keyed_labels(table: KeyedTable, find: FindNodes, num_nodes: int) -> tuple[LabelColumn, int]:
-    """Read labels; a node without a row has none.
+def read_keyed_labels(table: KeyedTable, find: FindNodes, num_nodes: int) -> LabelColumn:
+    """Read labels; a node without a row has none, and rows of ids that are no node are counted.
 
     Memory: 5 bytes a node, and the distinct labels.
 
     Returns
     -------
     LabelColumn
-    int
-        Rows of ids that are no node.
 
     Raises
     ------
@@ -235,7 +229,8 @@ def read_keyed_labels(table: KeyedTable, find: FindNodes, num_nodes: int) -> tup
         raise InputError(
             f"{table.path}: none of its {row:,} ids is that of a node: check the column {table.id_column!r}"
         )
-    return _as_classes(table, code_N, list(codes), first_rows), strangers
+    del seen_N
+    return replace(_as_classes(table, code_N, list(codes), first_rows), of_no_node=strangers)
 
 
 def _label_values(table: KeyedTable, column: pl.Series) -> pl.Series:
@@ -258,7 +253,7 @@ def _new_values(values: pl.Series, known: npt.NDArray[np.bool_], codes: dict[Any
 def _as_classes(
     table: KeyedTable, code_N: npt.NDArray[np.int32], values: list[Any], first_rows: list[int]
 ) -> LabelColumn:
-    """Classes as in a file of bare labels: numbers where all are numbers, else strings."""
+    """Classes as in a file of bare labels: numbers where all are numbers, else strings; codes become them in place."""
     column = pl.Series("label", values)
     numbers = column.cast(pl.Float64, strict=False) if column.dtype == pl.String else column
     if column.dtype == pl.String and not numbers.has_nulls():
@@ -266,5 +261,8 @@ def _as_classes(
         column = numbers if whole.has_nulls() else whole
     raw = column.to_numpy() if len(column) else np.empty(0, np.int64)
     labels = to_labels(raw, str(table.path), lambda at: f"{table.locate(first_rows[at])}: the label")
-    class_C = np.append(labels.labels_N, np.int32(-1))  # the last stands for no label
-    return LabelColumn(class_C[code_N].astype(np.int32), labels.names)
+    class_C = np.append(labels.labels_N, -1).astype(np.int32)  # the last stands for no label
+    for start in range(0, len(code_N), _LABEL_ROWS):
+        piece = code_N[start : start + _LABEL_ROWS]
+        piece[:] = class_C[piece]
+    return LabelColumn(code_N, labels.names)

@@ -13,7 +13,9 @@ from storage.formats.base import CHUNK_EDGES, PARQUET_READING_BYTES, EdgeChunk, 
 from storage.formats.edge_data import EdgeWeights, check_edge_data
 from storage.formats.files import require_file
 from storage.formats.keyed_source import graph_with_tables
-from storage.formats.tables import PARQUET_FAULTS, guard_parquet
+from storage.formats.tables import PARQUET_FAULTS, guard_parquet, table_bytes
+
+_CHUNK_NAMES = 1 << 16  # which take eight times the bytes of a number, with all that is made of them
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class ParquetEdges:
         """Read both columns anew: int64, or strings where the ids are names."""
         kind = pl.String if self.names else pl.Int64
         frame = pl.scan_parquet(self.path, glob=False).select(pl.col(self.source, self.target).cast(kind))
-        row = 0
+        row, rows = 0, _CHUNK_NAMES if self.names else CHUNK_EDGES
         try:
             # Slices rather than batches: they stay small where one row group holds the whole file.
-            while (batch := frame.slice(row, CHUNK_EDGES).collect()).height:
+            while (batch := frame.slice(row, rows).collect()).height:
                 self._refuse_nulls(batch, row)
                 row += batch.height
                 yield batch.to_series(0), batch.to_series(1)
@@ -121,7 +123,7 @@ def open_parquet(
         id_column=id_column,
         notes={"ignored_columns": len(further)},
     )
-    return replace(source, chunk_bytes=PARQUET_READING_BYTES)
+    return replace(source, chunk_bytes=max(PARQUET_READING_BYTES, table_bytes(features), table_bytes(labels)))
 
 
 def _column(path: Path, schema: pl.Schema, name: str | None, place: int) -> str:

@@ -16,6 +16,7 @@ from storage.formats.array_files import ArrayFile, array_features
 from storage.formats.base import (
     PARQUET_READING_BYTES,
     READING_BYTES,
+    TEXT_READING_BYTES,
     EdgeReader,
     FeatureTable,
     GraphSource,
@@ -27,6 +28,7 @@ from storage.formats.labels import to_labels
 from storage.formats.names import SeriesReader, number_names
 
 T = TypeVar("T")
+_COLUMNS = 16
 PARQUET_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 """What polars raises over a file that is damaged."""
 
@@ -71,8 +73,16 @@ def tabular_source(
         features=feature_table,
         labels=label_column,
         notes={name: count for name, count in notes.items() if count},
-        chunk_bytes=PARQUET_READING_BYTES if features is not None and features.suffix != ".npy" else READING_BYTES,
+        chunk_bytes=max(READING_BYTES, table_bytes(features)),
     )
+
+
+def table_bytes(path: Path | None) -> int:
+    """Memory of the chunks of a table while they are read."""
+    if path is None or path.suffix == ".npy":
+        return 0
+    is_text = {suffix.lower() for suffix in path.suffixes[-2:]} & _TEXT_SUFFIXES
+    return TEXT_READING_BYTES if is_text else PARQUET_READING_BYTES
 
 
 def check_lengths(features: Path | None, labels: Path | None) -> None:
@@ -152,12 +162,27 @@ def _parquet_features(path: Path) -> FeatureTable:
     rows = rows_per_chunk(len(schema) * dtype.itemsize)
 
     def chunks() -> Iterator[npt.NDArray[Any]]:
-        with _reading_parquet(path):
-            for batch in frame.collect_batches(chunk_size=rows, maintain_order=True):
-                # Nulls become NaN, which only a floating type holds.
-                yield batch.to_numpy() if batch.to_numpy().dtype == dtype else batch.cast(pl.Float64).to_numpy()
+        for batch in parquet_slices(path, frame, rows):
+            # Nulls become NaN, which only a floating type holds.
+            yield batch.to_numpy() if batch.to_numpy().dtype == dtype else batch.cast(pl.Float64).to_numpy()
 
     return FeatureTable(num_rows, len(schema), dtype, chunks, str(path))
+
+
+def parquet_slices(path: Path, frame: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
+    """Read so many rows of a Parquet file at a time.
+
+    Slices rather than batches, and some of the columns at a time: what is unpacked of a row group stays small where one
+    holds the whole file, or where columns are many.
+    """
+    row = 0
+    with _reading_parquet(path):
+        names = frame.collect_schema().names()
+        groups = [names[first : first + _COLUMNS] for first in range(0, len(names), _COLUMNS)]
+        while (slice_ := frame.select(groups[0]).slice(row, rows).collect()).height:
+            others = [frame.select(group).slice(row, rows).collect() for group in groups[1:]]
+            row += slice_.height
+            yield pl.concat([slice_, *others], how="horizontal") if others else slice_
 
 
 def guard_parquet(path: Path, read: Callable[[], T]) -> T:

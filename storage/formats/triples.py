@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from storage.formats.base import TEXT_READING_BYTES, EdgeChunk, GraphSource, Links, NumberedEdges, Relations, TypedChunk
+from storage.formats.base import (
+    TEXT_READING_BYTES,
+    EdgeChunk,
+    GraphSource,
+    Links,
+    NumberedEdges,
+    Numbering,
+    Relations,
+    TypedChunk,
+)
 from storage.formats.files import require_file
-from storage.formats.names import NameIndex, as_bytes, collect_names
+from storage.formats.names import Names, collect_names
 from storage.formats.text_dialect import plain_dialect
 from storage.formats.text_table import TextTable
 
@@ -99,9 +109,9 @@ class TripleEdges:
 
     table: TextTable
     """The lines."""
-    entities: NameIndex
+    entities: Names
     """Numbers the entities."""
-    relations: NameIndex
+    relations: Names
     """Numbers the relations."""
 
     def chunks(self) -> Iterator[EdgeChunk]:
@@ -130,21 +140,32 @@ class TripleEdges:
         )
 
 
-def _number(tables: dict[str, TextTable], most_bytes: int | None = None) -> NumberedEdges:
+def _number(tables: dict[str, TextTable], numbering: Numbering) -> NumberedEdges:
     """Number entities and relations of all files."""
-    columns = (column for table in tables.values() for column in _columns(table, _HEAD, _TAIL))
-    entities = collect_names(columns, most_bytes)
-    relations = collect_names(column for table in tables.values() for column in _columns(table, _RELATION))
-    indexes = NameIndex(entities), NameIndex(relations)
-    numbered = {split: TripleEdges(table, *indexes) for split, table in tables.items()}
+    entities = collect_names(_entities(tables, numbering), numbering)
+    relations = collect_names(
+        (column for table in tables.values() for column in _columns(table, _RELATION)), numbering, "relations"
+    )
+    numbered = {split: TripleEdges(table, entities, relations) for split, table in tables.items()}
     train = numbered.pop("train")
     return NumberedEdges(
         edges=train,
-        num_nodes=len(entities),
-        original_ids=as_bytes(entities),
-        relations=Relations(tuple(relations), train.typed_chunks),
+        num_nodes=len(entities.ids),
+        original_ids=entities.ids,
+        relations=Relations(tuple(chain.from_iterable(relations.strings())), train.typed_chunks),
         links={split: edges.as_links() for split, edges in numbered.items()},
     )
+
+
+def _entities(tables: dict[str, TextTable], numbering: Numbering) -> Iterator[pl.Series]:
+    """The names of heads and tails, while it is shown how far that is."""
+    rows, total = 0, sum(table.approx_rows for table in tables.values())
+    with numbering.progress("numbering nodes", "triples") as advance:
+        for table in tables.values():
+            for frame in table.read({_HEAD: pl.String, _TAIL: pl.String}):
+                yield from frame
+                rows += frame.height
+                advance(rows, max(total, rows))
 
 
 def _columns(table: TextTable, *places: int) -> Iterator[pl.Series]:

@@ -53,7 +53,7 @@ class Meter:
             self.peaks[self._name] = (self._promised, _peak_bytes() - self._before)
         self._name = ""
 
-    def check(self, stage: str, estimate: Estimate, *_: object) -> None:
+    def check(self, stage: str, estimate: Estimate, *_: object, **__: object) -> None:
         """Stand in for `Budgets.check`, which stages call when they start."""
         self.start(stage, estimate.memory_bytes)
 

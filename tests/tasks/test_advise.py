@@ -16,7 +16,7 @@ from storage.graph_store import GraphStore
 from storage.ingest import ingest, numbered
 from tasks import advise as advising
 from tasks.advise import Advice, Machine, advise, decide
-from tasks.advised_budgets import ids_memory, plan_of, settled, smallest_budgets
+from tasks.advised_budgets import plan_of, settled, smallest_budgets
 from tasks.expected_graph import as_numbered, expect_graph
 from tasks.expected_work import workload
 from tasks.predictions import keep_prediction, prediction_errors
@@ -139,10 +139,13 @@ def test_the_smallest_memory_of_an_order_is_what_its_refusal_names(tmp_path: Pat
     assert found["degree"] < min(found["locality"], found["hotness"])
 
 
-def test_what_fits_while_it_trains_gets_the_memory_that_preparing_takes(tmp_path: Path) -> None:
+def test_what_fits_while_it_trains_gets_the_memory_that_preparing_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = config(tmp_path)
     source = open_source(asked.data)
-    work = workload(asked, expect_graph(asked, source, 60.0), numbering_bytes=1 << 32)
+    monkeypatch.setattr(advising, "smallest_budgets", lambda *asked: smallest_budgets(*asked) | {"ingest": 1 << 32})
+    work = workload(asked, expect_graph(asked, source, 60.0))
     advice = decide(asked, source, machine(1 << 30), work)
     assert (advice.mode, advice.settings["host_budget"]) == ("memory", str(1 << 32))
     assert "host_budget" not in decide(asked, source, machine(1 << 32), work).settings
@@ -167,7 +170,8 @@ def test_names_that_are_not_numbered_are_counted(tmp_path: Path, tables: bool, m
     asked = load_config("edge_list", [*named_graph(tmp_path), *without])
     source = open_source(asked.data)
     graph = expect_graph(asked, source, 60.0)
-    sizes, exact = as_numbered(source, graph), numbered(open_source(asked.data), None)[0]
+    (tmp_path / "numbering").mkdir()
+    sizes, exact = as_numbered(source, graph), numbered(open_source(asked.data), tmp_path / "numbering")
     assert (sizes.num_nodes, graph.degrees.name_bytes) == (exact.num_nodes, 4) == (300, 4)
     assert sizes.original_ids is not None and exact.original_ids is not None
     assert sizes.original_ids.nbytes == exact.original_ids.nbytes
@@ -202,19 +206,6 @@ def test_graphs_of_next_to_nothing(tmp_path: Path, nodes: int, mode: str) -> Non
         asked = load_config("edge_list", [*files, labels])
         assert advice_for(asked, 1 << 30).mode == mode
     assert advice_for(load_config("edge_list", [*files, "data.features=", "data.labels="]), 1 << 30).mode == mode
-
-
-@pytest.mark.parametrize("names", [False, True])
-def test_numbering_keeps_within_the_memory_told(tmp_path: Path, names: bool) -> None:
-    rng = np.random.default_rng(0)
-    ends = rng.integers(0, 1 << 40, (20_000, 2))
-    text = "n{:060d},n{:060d}\n" if names else "{},{}\n"
-    (tmp_path / "edges.csv").write_text("".join(text.format(*pair) for pair in ends.tolist()))
-    asked = load_config("edge_list", [f"data.edges={tmp_path / 'edges.csv'}", "data.features=", "data.labels="])
-    least = ids_memory(numbered(open_source(asked.data), None)[0])
-    assert numbered(open_source(asked.data), least)[1] > 39_000
-    with pytest.raises(BudgetError, match="numbering"):
-        numbered(open_source(asked.data), 1 << 20)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import keyed_rows
+from storage import distinct_keys, keyed_rows
+from storage import ingest as ingesting
+from storage.distinct_keys import DistinctKeys
 from storage.errors import InputError
 from storage.formats.edge_list import open_edge_list
 from storage.formats.parquet import open_parquet
 from storage.graph_store import GraphStore
-from storage.ingest import IngestOptions, ingest
+from storage.ingest import IngestOptions, Room, ingest
 from storage.keyed_rows import in_node_order
+from tests.keyed_graphs import NameIds, gapped_ids, string_ids, write_keyed_graph
 
 OPTIONS = IngestOptions(split="random", block_bytes=4096)
 EDGES = [("ann", "bob"), ("bob", "dora"), ("carl", "ann"), ("dora", "zoë")]
@@ -71,6 +74,28 @@ def test_rows_are_found_by_id(tmp_path: Path, suffix: str, kind: str, order: lis
         assert {(NAMES[u], NAMES[v]) for v in range(5) for u in indices[indptr[v] : indptr[v + 1]]} == set(EDGES)
     assert report.unlabelled_nodes == 2
     assert not [path for path in tmp_path.iterdir() if path.is_dir()], "scratch files are gone"
+
+
+@pytest.mark.parametrize("ids", [string_ids, gapped_ids])
+def test_the_store_does_not_depend_on_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: NameIds) -> None:
+    """Ids and rows that go by way of scratch files, and those that stay in memory."""
+    monkeypatch.setattr(distinct_keys, "CHUNK_EDGES", 500)
+    monkeypatch.setattr(ingesting, "LEAST_NUMBERING_BYTES", 50_000)
+    write_keyed_graph(tmp_path / "graph", ".parquet", 3000, 9000, 3, ids=ids, labelled=0.5)
+    files = {name: tmp_path / f"graph/{name}.parquet" for name in ("edges", "features", "labels")}
+    spilled: list[Path] = []
+    spill = DistinctKeys._spill
+
+    def watched(keys: DistinctKeys[Any]) -> None:
+        spill(keys)
+        spilled.extend(keys._files)
+
+    monkeypatch.setattr(DistinctKeys, "_spill", watched)
+    for name, room, work_bytes in (("whole", None, None), ("small", Room(1), 10_000)):
+        source = open_parquet(**files, id_column="id")  # type: ignore[arg-type]
+        ingest(source, OPTIONS, tmp_path / name, plan=lambda _, work_bytes=work_bytes: work_bytes, room=room)
+        assert bool(spilled) == (name == "small")
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "small").read_bytes()
 
 
 def test_a_node_without_edges_comes_from_its_features(tmp_path: Path) -> None:
@@ -154,10 +179,10 @@ def test_scattered_rows_come_back_in_order(
     rows = np.random.default_rng(0).standard_normal((num_nodes, width)).astype(np.float32)
     step = data.draw(st.integers(1, num_nodes))
     chunks = [(order[i : i + step], rows[order[i : i + step]]) for i in range(0, num_nodes, step)]
-    scratch = tmp_path_factory.mktemp("scratch")
+    scratch, work_bytes = tmp_path_factory.mktemp("scratch"), data.draw(st.none() | st.integers(1, 400))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyed_rows, "_LEAST_WINDOW_BYTES", window)
         patch.setattr(keyed_rows, "_LEAST_WRITE_BYTES", 1)
-        found = np.concatenate(list(in_node_order(chunks, num_nodes, scratch)))
+        found = np.concatenate(list(in_node_order(chunks, num_nodes, scratch, work_bytes)))
     np.testing.assert_array_equal(found, rows)
     assert list(scratch.iterdir()) == []
