@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel, ModelSpec
 from kernels.rng import Purpose
 from tasks.epoch_stream import LoadStats, MiniBatch
-from tasks.inference import Predictions
+from tasks.score_rows import ScoreRows
 
 if TYPE_CHECKING:
     from tasks.training_types import TrainOptions
@@ -82,8 +83,12 @@ class Loader(Protocol):
 class Inference(Protocol):
     """Predicts fixed nodes exactly."""
 
-    def run(self, model: GnnModel) -> Predictions:
-        """Predict with one model."""
+    def stream(self, model: GnnModel) -> Iterator[Tensor]:
+        """Logits of one model for the distinct nodes, ascending, some at a time; they may be kept."""
+
+    @property
+    def reads(self) -> tuple[TierReads, TierReads]:
+        """Feature rows and adjacency lists read by the last stream, once it has ended."""
 
 
 class DataSource(Protocol):
@@ -108,6 +113,9 @@ class DataSource(Protocol):
         self, nodes: IdArray, spec: ModelSpec, degrees: NodeDegrees | None, options: TrainOptions
     ) -> Inference:
         """Prepare exact inference of some nodes."""
+
+    def score_rows(self, num_rows: int, options: TrainOptions) -> ScoreRows:
+        """Make what keeps the scores of so many nodes until they are ranked, after mini-batches and inference."""
 
 
 def width_of(features: Features) -> int:

@@ -10,16 +10,19 @@ from storage.graph_store import SPLITS, StoreInfo
 from tasks.batch_sizes import largest_possible
 from tasks.first_batches import FirstBatches
 from tasks.inference_sizes import inference_disk_bytes, pieces_bytes, sets_bytes, tile_bytes
+from tasks.score_rows import ScoreFile
+from tasks.scoring_memory import scoring_bytes
 from tasks.step_costs import weight_bytes
 from tasks.storage_memory import StoragePlan, plan_storage
 from tasks.storage_need import ROWS_AT_ONCE, ROWS_AT_ONCE_COPIED
 from tasks.stored_columns import degree_bytes, label_dtype
 from tasks.training_types import TrainOptions
-from tasks.validation import scoring_bytes
 
 _MODEL_COPIES = 5
 """Weights, gradients, both moments of Adam, the best epoch's weights."""
-_SPLIT_ID_BYTES, _SPLIT_COPIES = 8, 4
+_ID_BYTES = 8
+_SHUFFLING_BYTES = 16
+"""A training node while an epoch's order is drawn, beside that order: its key, and its place."""
 
 
 def plan_training(
@@ -33,7 +36,6 @@ def plan_training(
     host_budget: int,
     hyperbatch: int | None,
     room: SpillRoom,
-    num_scored: tuple[int, int] | None = None,
 ) -> StoragePlan:
     """Share out the budget of training from disk.
 
@@ -53,8 +55,6 @@ def plan_training(
         Mini-batches to sample and gather together.
     room : SpillRoom
         On disk, for what is spilled; between epochs it is evaluation's.
-    num_scored : tuple of int, optional
-        Nodes to validate and to test on; all of these splits without it.
 
     Raises
     ------
@@ -74,51 +74,70 @@ def plan_training(
         replace=options.replace,
         are_integers=info.has_integer_features,
     )
-    held = _held_bytes(info, spec, cached_rows, first.list_bytes)
-    held += sets_bytes(spec, info.num_nodes, prepared=2)  # for the validation and for the test nodes
-    valid, test = (
-        scoring_bytes(number, spec.num_classes, many_labels=info.is_multi_label)
-        for number in num_scored or (info.split_sizes["valid"], info.split_sizes["test"])
-    )
-    if options.validation == "sampled":  # beside mini-batches
-        held += valid
+    scores, spills = ScoreFile.of(info, options.metric), room
+    held = _held_bytes(info, spec, cached_rows, first.list_bytes) + sets_bytes(spec, info.num_nodes)
+    if options.validation == "sampled" and info.split_sizes["valid"]:  # beside mini-batches
+        held += _scoring_bytes(info)
+        if options.metric == "roc_auc":
+            held, spills = held + scores.memory_bytes, room.less(scores.disk_bytes)
     plan = plan_storage(
         store,
         host_budget,
         first.expected(largest),
         num_batches=-(-num_seeds // options.batch_size),
         kept_bytes=held,
-        evaluation_bytes=tile_bytes(spec, info.num_nodes)
-        + pieces_bytes(spec, info.num_nodes, info.feature_row_bytes, info.block_bytes)
-        + max(valid, test),
+        evaluation_bytes=max(tile_bytes(spec, info.num_nodes) + _beside_tiles(spec, info), _beginning_bytes(info)),
         threads=options.threads,
         hyperbatch=hyperbatch,
         largest=largest,
         shared_nodes=first.shared_nodes,
-        room=room,
+        room=spills,
         rows_at_once=ROWS_AT_ONCE_COPIED if spec.input_dropout else ROWS_AT_ONCE,
     )
-    if (evaluated := inference_disk_bytes(spec, info.num_nodes)) > room.nbytes:
+    if (evaluated := inference_disk_bytes(spec, info.num_nodes, scores)) > room.nbytes:
         raise room.short("exact evaluation writes", evaluated)
     return plan
 
 
-def tile_budget(plan: StoragePlan, spec: ModelSpec, info: StoreInfo, num_scored: int) -> int:
-    """Bytes that exact evaluation of some nodes has for its tiles, beside what is kept, pieces of rows and scores."""
+def tile_budget(plan: StoragePlan, spec: ModelSpec, info: StoreInfo) -> int:
+    """Bytes that exact evaluation has for its tiles, beside what is kept, pieces of rows and scoring; then ranking."""
     kept = sum(plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
-    pieces = pieces_bytes(spec, info.num_nodes, info.feature_row_bytes, info.block_bytes)
-    return plan.budget - kept - pieces - scoring_bytes(num_scored, spec.num_classes, many_labels=info.is_multi_label)
+    return plan.budget - kept - _beside_tiles(spec, info)
+
+
+def _beside_tiles(spec: ModelSpec, info: StoreInfo) -> int:
+    """Bytes of pieces of rows and of scores on their way, and of what is scored at once."""
+    scores = ScoreFile.of(info, "roc_auc")
+    pieces = pieces_bytes(spec, info.num_nodes, info.feature_row_bytes, info.block_bytes, scores)
+    return pieces + _scoring_bytes(info)
+
+
+def _scoring_bytes(info: StoreInfo) -> int:
+    """Bytes that scoring takes, of validation as of the test."""
+    num_nodes = max(info.split_sizes["valid"], info.split_sizes["test"])
+    return scoring_bytes(num_nodes, max(1, info.num_classes), many_labels=info.is_multi_label)
+
+
+def _beginning_bytes(info: StoreInfo) -> int:
+    """Bytes taken before the first mini-batch of a run or of an epoch, and not any more when it comes.
+
+    While labelled nodes are picked: a copy of their ids, marks of nodes and labels. While an epoch's order is drawn:
+    its keys.
+    """
+    marks = info.num_nodes * (1 + (info.num_classes if info.is_multi_label else 0))
+    picking = _ID_BYTES * sum(info.split_sizes[split] for split in SPLITS) + marks
+    return max(picking, _SHUFFLING_BYTES * info.split_sizes["train"])
 
 
 def _held_bytes(info: StoreInfo, spec: ModelSpec, cached_rows: int, cached_list_bytes: int) -> int:
-    """Bytes held from the first epoch to the last: labels and their mask, splits twice, degrees, the device tier.
+    """Bytes held from the first epoch to the last: labels, splits, the order of an epoch, degrees, the device tier.
 
     Also the model with its optimizer.
     """
     nodes, sizes = info.num_nodes, [info.split_sizes[split] for split in SPLITS]
+    ids = _ID_BYTES * (sum(sizes) + info.split_sizes["train"])
     label_bytes = nodes * (info.num_classes if info.is_multi_label else label_dtype(info.num_classes).itemsize)
     degrees = degree_bytes(info) if spec.kind == "gcn" else 0
     device = cached_rows * info.feature_row_bytes + cached_list_bytes
     device += RankMap.nbytes_for(nodes) if cached_rows else 0
-    kept = label_bytes + nodes + _SPLIT_COPIES * _SPLIT_ID_BYTES * sum(sizes) + degrees + device
-    return kept + _MODEL_COPIES * weight_bytes(spec)
+    return label_bytes + ids + degrees + device + _MODEL_COPIES * weight_bytes(spec)

@@ -43,7 +43,7 @@ def evaluation_traffic(
     store: StoreSizes, spec: ModelSpec, shapes: Sequence[HopShape], plan: StoragePlan
 ) -> tuple[float, float]:
     """Bytes read and written: each tile of a layer's destinations lets the rows that it needs pass by once."""
-    budget = tile_budget(plan, spec, store.info, shapes[0].num_dst)
+    budget = tile_budget(plan, spec, store.info)
     read = written = 0.0
     layers = build_model(spec, seed=0).ordered_layers()
     for index, (layer, shape) in enumerate(zip(layers, reversed(shapes), strict=True)):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from kernels.mfg import IdArray
+from collections.abc import Iterator
+
+import numpy as np
+from torch import Tensor
+
+from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel, ModelSpec
+from kernels.rank_map import is_ascending
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
 from storage.cache.tiers import FeatureTiers
 from tasks.data_source import Inference, Loader
-from tasks.inference import ExactInference, Predictions
+from tasks.inference import ExactInference
 from tasks.loader import MiniBatchLoader
+from tasks.score_rows import ScoreRows, ScoresInMemory
 from tasks.training_types import TrainOptions
 
 
@@ -46,16 +53,24 @@ class InMemory:
         self, nodes: IdArray, spec: ModelSpec, degrees: NodeDegrees | None, options: TrainOptions
     ) -> Inference:
         """As `DataSource.inference`."""
-        prepared = ExactInference(self.graph, nodes, spec, degrees=degrees, chunk_bytes=options.chunk_bytes)
+        distinct = nodes if is_ascending(nodes) else np.unique(nodes).astype(np.int64)
+        prepared = ExactInference(self.graph, distinct, spec, degrees=degrees, chunk_bytes=options.chunk_bytes)
         return _InMemoryInference(prepared, self.features)
+
+    def score_rows(self, num_rows: int, options: TrainOptions) -> ScoreRows:
+        """As `DataSource.score_rows`: ranking takes the place of inference's chunks."""
+        return ScoresInMemory(options.chunk_bytes)
 
 
 class _InMemoryInference:
     def __init__(self, prepared: ExactInference, features: FeatureTiers) -> None:
         self._prepared, self._features = prepared, features
+        self.reads = TierReads(), TierReads()
 
-    def run(self, model: GnnModel) -> Predictions:
-        return self._prepared.run(model, self._features)
+    def stream(self, model: GnnModel) -> Iterator[Tensor]:
+        predicted = self._prepared.run(model, self._features)
+        self.reads = predicted.feature_reads, predicted.adjacency_reads
+        yield predicted.logits
 
 
 def new_sampler(topology: Topology, options: TrainOptions, purpose: Purpose) -> NeighborSampler:

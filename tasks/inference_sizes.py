@@ -8,6 +8,7 @@ from kernels.nn.model import ModelSpec, build_model
 from kernels.rank_map import RankMap
 from storage.blocks.row_file import RowLayout
 from storage.blocks.row_pieces import FeaturePieces
+from tasks.score_rows import ScoreFile
 from tasks.tile_plan import least_tile_bytes
 
 
@@ -22,12 +23,18 @@ def sets_bytes(spec: ModelSpec, num_nodes: int, *, prepared: int = 1) -> int:
     return (prepared * (spec.num_layers + 1) + 1) * RankMap.nbytes_for(num_nodes)
 
 
-def inference_disk_bytes(spec: ModelSpec, num_nodes: int) -> int:
-    """Most bytes of the layers' files that `TiledInference` has at once for all nodes, layer after layer; no edges."""
-    return _most_at_once([RowLayout(num_nodes, width).nbytes for width in _file_widths(spec)])
+def inference_disk_bytes(spec: ModelSpec, num_nodes: int, scores: ScoreFile | None = None) -> int:
+    """Most bytes of the layers' files that `TiledInference` has at once for all nodes, layer after layer; no edges.
+
+    With those of a file of scores, which is written beside the last one.
+    """
+    files = [RowLayout(num_nodes, width).nbytes for width in _file_widths(spec)]
+    return _most_at_once([*files, scores.disk_bytes] if scores else files)
 
 
-def pieces_bytes(spec: ModelSpec, num_nodes: int, row_bytes: int, block_bytes: int) -> int:
+def pieces_bytes(
+    spec: ModelSpec, num_nodes: int, row_bytes: int, block_bytes: int, scores: ScoreFile | None = None
+) -> int:
     """Bytes of pieces of rows on their way from the store, and to the layers' files and back, beside tiles.
 
     Parameters
@@ -36,8 +43,11 @@ def pieces_bytes(spec: ModelSpec, num_nodes: int, row_bytes: int, block_bytes: i
     num_nodes : int
     row_bytes, block_bytes : int
         Of a feature row as stored, and of the store's blocks.
+    scores : ScoreFile, optional
+        Where scores are kept for ranking: they are written while the last layer's sources are read.
     """
     files = [RowLayout(num_nodes, width).memory_bytes for width in _file_widths(spec)]
+    files += [scores.memory_bytes] if scores else []
     return _most_at_once(files) + FeaturePieces.memory_bytes(row_bytes, block_bytes)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -14,25 +12,17 @@ from torch.nn import functional
 
 from kernels.mfg import IdArray
 from storage.errors import InputError
-from tasks.metrics import METRICS, Metric
 
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.int32] | npt.NDArray[np.int16] | npt.NDArray[np.int8]
 """(N,) classes in any signed type, negative where unlabelled; or (N, C) rows of 0 and 1, -1 where unknown."""
 ClassWeights = Literal["none", "balanced"] | tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """How good some predictions are."""
-
-    loss: float
-    """Mean loss, class weights left out."""
-    metrics: Mapping[str, float | None]
-    """The metrics asked for; None where one is undefined."""
-
-
 class Objective(Protocol):
     """Loss over nodes. The weighted sum over a step is divided by the weight of all its nodes, whoever had them."""
+
+    many_labels: bool
+    """Whether a node has many labels."""
 
     def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
         """Weighted sum of the losses of the nodes' predictions, on the device of the predictions."""
@@ -40,12 +30,17 @@ class Objective(Protocol):
     def weight(self, nodes: IdArray) -> float:
         """What to divide the sum by: how many nodes (entries) there are, class weights counted."""
 
-    def quality(self, logits_nC: Tensor, nodes: IdArray, metrics: Collection[Metric]) -> Quality:
-        """Judge predictions."""
+    def targets(self, nodes: IdArray) -> Tensor:
+        """(n,) int64 classes, or (n, C) int8 rows of 0 and 1, -1 where unknown."""
+
+    def losses(self, logits_nC: Tensor, targets: Tensor) -> tuple[float, int]:
+        """Sum of the losses of predictions, class weights left out, and how many there are: nodes, or known entries."""
 
 
 class OneClass:
     """Cross-entropy of one class a node."""
+
+    many_labels = False
 
     def __init__(self, labels_N: npt.NDArray[Any], weight_C: Tensor | None) -> None:
         self._labels_N, self._weight_C = labels_N, weight_C
@@ -53,26 +48,28 @@ class OneClass:
     def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
         """Weighted sum of the cross-entropies."""
         weight_C = None if self._weight_C is None else _beside(logits_nC, self._weight_C)
-        return functional.cross_entropy(logits_nC, _beside(logits_nC, self._targets(nodes)), weight_C, reduction="sum")
+        return functional.cross_entropy(logits_nC, _beside(logits_nC, self.targets(nodes)), weight_C, reduction="sum")
 
     def weight(self, nodes: IdArray) -> float:
         """Number of nodes, or the sum of their classes' weights."""
         if self._weight_C is None:
             return float(len(nodes))
-        return float(self._weight_C[self._targets(nodes)].double().sum())
+        return float(self._weight_C[self.targets(nodes)].double().sum())
 
-    def quality(self, logits_nC: Tensor, nodes: IdArray, metrics: Collection[Metric]) -> Quality:
-        """Judge predictions."""
-        targets = self._targets(nodes)
-        loss = float(functional.cross_entropy(logits_nC, targets))
-        return Quality(loss, _measure(logits_nC, targets.numpy(), metrics))
+    def losses(self, logits_nC: Tensor, targets: Tensor) -> tuple[float, int]:
+        """As `Objective.losses`."""
+        losses_n = functional.cross_entropy(logits_nC, targets, reduction="none")
+        return float(losses_n.sum(dtype=torch.float64)), len(targets)
 
-    def _targets(self, nodes: IdArray) -> Tensor:
+    def targets(self, nodes: IdArray) -> Tensor:
+        """(n,) int64 classes."""
         return torch.from_numpy(self._labels_N[nodes].astype(np.int64, copy=False))
 
 
 class ManyLabels:
     """Binary cross-entropy of each known label of a node."""
+
+    many_labels = True
 
     def __init__(self, labels_NC: npt.NDArray[np.int8], weight_C: Tensor | None) -> None:
         self._labels_NC, self._weight_C = labels_NC, weight_C
@@ -80,26 +77,27 @@ class ManyLabels:
     def loss_sum(self, logits_nC: Tensor, nodes: IdArray) -> Tensor:
         """Sum of the entries' cross-entropies, present labels counting as often as their class weight says."""
         weight_C = None if self._weight_C is None else _beside(logits_nC, self._weight_C)
-        return self._sum(logits_nC, _beside(logits_nC, self._targets(nodes)), weight_C)
+        targets_nC = _beside(logits_nC, self.targets(nodes))
+        return self._entries(logits_nC, targets_nC, weight_C).sum()
 
     def weight(self, nodes: IdArray) -> float:
         """Number of known entries."""
-        return float((self._targets(nodes) >= 0).sum())
+        return float((self.targets(nodes) >= 0).sum())
 
-    def quality(self, logits_nC: Tensor, nodes: IdArray, metrics: Collection[Metric]) -> Quality:
-        """Judge predictions."""
-        targets = self._targets(nodes)
-        loss = float(self._sum(logits_nC, targets, None)) / max(1.0, self.weight(nodes))
-        return Quality(loss, _measure(logits_nC, targets.numpy(), metrics))
+    def losses(self, logits_nC: Tensor, targets: Tensor) -> tuple[float, int]:
+        """As `Objective.losses`."""
+        losses_nC = self._entries(logits_nC, targets, None)
+        return float(losses_nC.sum(dtype=torch.float64)), int((targets >= 0).sum())
 
-    def _sum(self, logits_nC: Tensor, targets_nC: Tensor, weight_C: Tensor | None) -> Tensor:
+    def targets(self, nodes: IdArray) -> Tensor:
+        """(n, C) int8 rows."""
+        return torch.from_numpy(self._labels_NC[nodes])
+
+    def _entries(self, logits_nC: Tensor, targets_nC: Tensor, weight_C: Tensor | None) -> Tensor:
         entries = functional.binary_cross_entropy_with_logits(
             logits_nC, targets_nC.clamp(min=0).to(logits_nC.dtype), pos_weight=weight_C, reduction="none"
         )
-        return (entries * (targets_nC >= 0)).sum()
-
-    def _targets(self, nodes: IdArray) -> Tensor:
-        return torch.from_numpy(self._labels_NC[nodes])
+        return entries * (targets_nC >= 0)
 
 
 def build_objective(
@@ -151,8 +149,3 @@ def _weights(class_weights: ClassWeights, balanced_C: npt.NDArray[np.float64]) -
     if class_weights == "none":
         return None
     return torch.tensor(balanced_C if class_weights == "balanced" else class_weights, dtype=torch.float32)
-
-
-def _measure(logits_nC: Tensor, targets: npt.NDArray[Any], metrics: Collection[Metric]) -> dict[str, float | None]:
-    scores_nC = logits_nC.detach().numpy()
-    return {name: METRICS[name](scores_nC, targets) for name in metrics}

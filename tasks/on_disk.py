@@ -21,7 +21,7 @@ from storage.blocks.spill_room import SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import InputError
-from storage.graph_store import LABELS, GraphStore, StoreInfo
+from storage.graph_store import LABELS, SPLITS, GraphStore, StoreInfo
 from tasks.batch_check import check_bytes, sampling_memory
 from tasks.batch_sizes import sizes_of
 from tasks.data_source import Inference, Loader
@@ -31,6 +31,7 @@ from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.inference_sizes import inference_disk_bytes
 from tasks.objective import Labels
+from tasks.score_rows import ScoreFile, ScoreRows, ScoresOnDisk
 from tasks.storage_memory import StoragePlan
 from tasks.stored_columns import narrow_labels, stored_degrees
 from tasks.tiled_inference import TiledInference
@@ -66,7 +67,7 @@ class OnDiskData:
     labels: Labels
     """Of all nodes, in the narrowest type that holds them."""
     splits: Splits
-    """Nodes to train, validate and test on."""
+    """Labelled nodes to train, validate and test on."""
     degrees: NodeDegrees | None
     """Of all nodes, where the network reads them."""
     num_classes: int
@@ -142,10 +143,19 @@ class OnDisk:
             nodes,
             spec,
             degrees=degrees,
-            budget_bytes=tile_budget(self.plan, spec, self._info, len(nodes)),
+            budget_bytes=tile_budget(self.plan, spec, self._info),
             directory=storage.directory,
-            edges_disk_bytes=max(0, room.nbytes - inference_disk_bytes(spec, self.graph.num_nodes)),
+            edges_disk_bytes=max(
+                0,
+                room.nbytes
+                - inference_disk_bytes(spec, self.graph.num_nodes, ScoreFile.of(self._info, options.metric)),
+            ),
         )
+
+    def score_rows(self, num_rows: int, options: TrainOptions) -> ScoreRows:
+        """As `DataSource.score_rows`: on disk, and ranked in the memory of tiles."""
+        memory = tile_budget(self.plan, self._spec, self._info)
+        return ScoresOnDisk(self._storage.directory, num_rows, self.stats, memory)
 
     def _check_bytes(self, sample: Sample, threads: int) -> None:
         """Refuse a mini-batch larger than there is memory for, before its rows take any."""
@@ -188,14 +198,12 @@ def open_on_disk(
     with ExitStack() as stack:
         store = stack.enter_context(GraphStore.open(store_path))
         _require_columns(store)
-        splits = Splits(store.read_split("train"), store.read_split("valid"), store.read_split("test"))
         labels = store.read_multi_labels() if store.info.is_multi_label else narrow_labels(store)
+        splits = Splits(*map(store.read_split, SPLITS)).labelled(labels)
         degrees = stored_degrees(store) if options.kind == "gcn" else None
         spec = options.model_spec(max(1, store.info.feature_dim), max(1, store.info.num_classes))
-        scored = splits.labelled(labels)
-        plan = _plan(store, scored, len(cached_features), cached_lists, options, storage, spec)
+        plan = _plan(store, splits.train, len(cached_features), cached_lists, options, storage, spec)
         stats = IoStats()
-        del scored  # this frame lasts as long as training does
         topology = stack.enter_context(
             StoredTopology(
                 store,
@@ -231,35 +239,34 @@ def _sampler(topology: StoredTopology, options: TrainOptions, purpose: Purpose) 
 
 def _plan(
     store: GraphStore,
-    scored: Splits,
+    train_nodes: IdArray,
     cached_rows: int,
     cached_lists: IdArray,
     options: TrainOptions,
     storage: StorageOptions,
     spec: ModelSpec,
 ) -> StoragePlan:
-    """Share out the budget for mini-batches like the first ones; `scored` holds labelled nodes alone."""
-    if not len(scored.train):
+    """Share out the budget for mini-batches like the first ones; `train_nodes` are labelled."""
+    if not len(train_nodes):
         raise InputError("no labelled node to train on: check the training split and the labels")
     first = measure_first(
         store,
-        shuffled_batches(scored.train, options.batch_size, seed=options.seed, epoch=0)[:PROBED],
+        shuffled_batches(train_nodes, options.batch_size, seed=options.seed, epoch=0)[:PROBED],
         cached_lists,
         lambda topology: _sampler(topology, options, Purpose.TRAIN),
         threads=options.threads,
         spec=spec,
-        all_seeds=scored.train,
+        all_seeds=train_nodes,
     )
-    evaluated = inference_disk_bytes(spec, store.info.num_nodes)
+    evaluated = inference_disk_bytes(spec, store.info.num_nodes, ScoreFile.of(store.info, options.metric))
     return plan_training(
         store,
         options,
         spec,
         first,
-        num_seeds=len(scored.train),
+        num_seeds=len(train_nodes),
         cached_rows=cached_rows,
         host_budget=storage.host_budget,
         hyperbatch=storage.hyperbatch,
         room=SpillRoom.of(storage.disk_budget, storage.disk_taken, storage.directory, least=evaluated),
-        num_scored=(len(scored.valid), len(scored.test)),
     )

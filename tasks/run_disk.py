@@ -22,6 +22,7 @@ from tasks.hyperbatch_options import GENERATIONS
 from tasks.hyperbatch_size import sample_disk_bytes
 from tasks.inference_sizes import inference_disk_bytes
 from tasks.memory import ingested_bytes, ingested_edges
+from tasks.score_rows import ScoreFile
 from tasks.sources import ingest_options
 from tasks.specs import CACHE, PROFILE, REORDER, STAGES, TRAIN
 from tasks.training_config import model_disk_bytes, train_options
@@ -45,6 +46,10 @@ class GraphSizes:
     """Classes, or labels of a multi-label task; None where they are not known yet."""
     num_train: int
     """Training nodes, or a bound of them."""
+    num_scored: int
+    """Nodes whose scores are ranked at once, as far as they are sure."""
+    most_scored: int
+    """A bound of them."""
     store_bytes: int
     """Bytes of the laid-out store, or a bound of them."""
 
@@ -53,6 +58,7 @@ class GraphSizes:
         """Bound them by what a source declares; its nodes must be known."""
         assert source.num_nodes is not None
         train = (source.splits or {}).get("train", ())
+        tested = None if source.splits is None or options.split == "random" else len(source.splits["test"])
         dim = source.features.dim if source.features is not None else 0
         return cls(
             source.num_nodes,
@@ -61,6 +67,8 @@ class GraphSizes:
             dim,
             len(source.labels.names) if source.labels is not None else None if source.labelled_later else 0,
             max(len(train), math.ceil(options.train_fraction * source.num_nodes)),
+            tested or 0,
+            source.num_nodes,
             laid_out_bytes(ingested_bytes(source, options), source.num_nodes, block_bytes),
         )
 
@@ -75,6 +83,8 @@ class GraphSizes:
             info.feature_dim,
             info.num_classes,
             info.split_sizes["train"],
+            info.split_sizes["test"],
+            max(info.split_sizes["test"], info.split_sizes["valid"]),
             estimate_store_bytes(store, block_bytes),
         )
 
@@ -167,8 +177,13 @@ def _training_disk(config: PipelineConfig, sizes: GraphSizes) -> StageDisk:
     least, most = (_spec(config, sizes, sizes.num_classes or unknown) for unknown in (1, config.model.hidden))
     adds, enough = model_disk_bytes(least, config.training.epochs), model_disk_bytes(most, config.training.epochs)
     if config.storage.mode == "storage":
-        adds += inference_disk_bytes(least, sizes.num_nodes)
-        enough += max(inference_disk_bytes(most, sizes.num_nodes), _most_spilled(config, sizes, most))
+        scores = ScoreFile(sizes.num_scored, least.num_classes + 1)
+        most_scores = ScoreFile(sizes.most_scored, 2 * most.num_classes)
+        adds += inference_disk_bytes(least, sizes.num_nodes, scores)
+        enough += max(
+            inference_disk_bytes(most, sizes.num_nodes, most_scores),
+            _most_spilled(config, sizes, most) + most_scores.disk_bytes,  # of validation over sampled neighbors
+        )
     return StageDisk(adds, enough, model_disk_bytes(least, config.training.epochs))
 
 

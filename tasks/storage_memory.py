@@ -105,7 +105,7 @@ def plan_storage(
     kept_bytes : int
         What is held beside it: labels, splits, degrees, the device tier.
     evaluation_bytes : int
-        The least that exact evaluation takes between epochs, in place of mini-batches.
+        The least that exact evaluation, or the beginning of an epoch, takes in place of mini-batches.
     threads : int
         Sampling threads.
     hyperbatch : int, optional
@@ -194,7 +194,7 @@ def _too_small(need: Need, budget: int, sizes: BatchSizes, topology: TopologySha
     return BudgetError(
         f"training from disk needs {smallest} bytes of memory ({_listed(need.kept(topology))}; then "
         f"{_listed(need.while_training(sizes))}, and the samples of {need.hyperbatch or 1} mini-batches, or "
-        f"{need.evaluation / 1e6:.1f} MB of exact evaluation) and host_budget is {budget}: set host_budget to at "
+        f"{need.evaluation / 1e6:.1f} MB between epochs) and host_budget is {budget}: set host_budget to at "
         f"least {smallest}, or use {_smaller(need, sizes, smallest)}",
         smallest,
     )

@@ -21,7 +21,7 @@ from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import Layer, NodeDegrees, as_float
 from kernels.nn.model import GnnModel, ModelSpec
 from kernels.nn.streamed import in_strips
-from kernels.rank_map import RankMap
+from kernels.rank_map import RankMap, is_ascending
 from storage.blocks.row_file import RowFile, RowLayout
 from storage.blocks.row_pieces import FeaturePieces, Rows
 from storage.blocks.stored_features import StoredFeatures
@@ -87,14 +87,18 @@ class TiledInference:
             )
         self._topology, self._features, self._spec, self._degrees = topology, features, spec, degrees
         self._nodes = None if nodes is None else nodes.astype(np.int64, copy=False)
-        self._are_ascending = nodes is not None and bool(np.all(nodes[1:] > nodes[:-1]))
+        self._are_ascending = nodes is not None and is_ascending(nodes)
         self._directory, self._tile_bytes, self._disk_bytes = directory, budget_bytes, edges_disk_bytes
         self._stored = features.dtype
         if nodes is None:
             self._needed = [RankMap.of_all(topology.num_nodes)] * (spec.num_layers + 1)
         else:
+            distinct = nodes if self._are_ascending else np.unique(nodes)
             self._needed = needed_sets(
-                ListReads(topology), np.unique(nodes).astype(np.int64), spec.num_layers, needs_graph=spec.needs_graph
+                ListReads(topology),
+                distinct.astype(np.int64, copy=False),
+                spec.num_layers,
+                needs_graph=spec.needs_graph,
             )
 
     def run(self, model: GnnModel) -> Predictions:
@@ -110,13 +114,18 @@ class TiledInference:
         for tile in self.stream(model):
             logits[done : done + len(tile)] = tile
             done += len(tile)
-        feature_reads = TierReads(host_rows=self._needed[0].num_slots, host_bytes=self._feature_bytes)
-        adjacency_reads = TierReads(
-            host_rows=self._lists_read, host_bytes=self._edges_read * self._topology.id_dtype.itemsize
-        )
         if self._nodes is not None and not self._are_ascending:
             logits = logits[self._needed[-1].slots(self._nodes)]
-        return Predictions(logits, feature_reads, adjacency_reads)
+        return Predictions(logits, *self.reads)
+
+    @property
+    def reads(self) -> tuple[TierReads, TierReads]:
+        """Feature rows and adjacency lists read by the last stream, once it has ended."""
+        id_bytes = self._topology.id_dtype.itemsize
+        return (
+            TierReads(host_rows=self._needed[0].num_slots, host_bytes=self._feature_bytes),
+            TierReads(host_rows=self._lists_read, host_bytes=self._edges_read * id_bytes),
+        )
 
     def stream(self, model: GnnModel) -> Iterator[Tensor]:
         """Outputs of the distinct nodes, ascending, some at a time: for more of them than memory holds."""

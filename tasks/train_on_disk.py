@@ -19,6 +19,7 @@ from tasks.io_monitor import IoMonitor
 from tasks.on_disk import OnDisk, StorageOptions, open_on_disk
 from tasks.plots import plot_io
 from tasks.run_context import RunContext
+from tasks.score_rows import ScoreFile
 from tasks.trainer import train_from
 from tasks.training_config import model_disk_bytes, train_options
 from tasks.training_reports import EpochReport, TrainResult
@@ -167,10 +168,10 @@ def _log_io(run: RunContext, epoch: int, counts: IoCounts, train_read_bytes: int
 def storage_estimate(config: PipelineConfig, store_path: Path) -> Estimate:
     """The budget, which is shared out once the first mini-batches are known, and the disk that evaluation takes."""
     with GraphStore.open(store_path) as store:
-        spec = _spec(config, store)
+        spec, scores = _spec(config, store), ScoreFile.of(store.info, config.training.metric)
         return Estimate(
             memory_bytes=0 if config.host_budget is None else _budget(config),
-            disk_bytes=inference_disk_bytes(spec, store.info.num_nodes)
+            disk_bytes=inference_disk_bytes(spec, store.info.num_nodes, scores)
             + model_disk_bytes(spec, config.training.epochs),
         )
 

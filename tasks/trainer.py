@@ -26,6 +26,7 @@ from tasks.in_memory import InMemory
 from tasks.metrics import METRICS, Metric
 from tasks.objective import Labels
 from tasks.peers import Alone, Peers
+from tasks.score_rows import ScoreRows
 from tasks.training_epoch import EpochCosts, EpochTrainer, diverged
 from tasks.training_reports import EpochReport, Score, StateDict, TrainResult
 from tasks.training_types import Splits, TrainData, TrainOptions
@@ -202,7 +203,8 @@ class _Training:
         """Test the best weights and sum up."""
         model = build_model(self._epochs.spec, seed=self._options.seed)
         model.load_state_dict(self._best_model)
-        test = self._exact_validator(self._data.splits.test).score(model, tuple(METRICS))
+        self._validator = NoValidator()  # what it prepared makes room
+        test = self._exact_validator(self._data.splits.test).score(model, METRICS)
         history, best = self._history.reports, self._history.best
         seconds = Counter({"evaluate": test.seconds})
         for report in history:
@@ -275,13 +277,23 @@ class _Training:
             return self._exact_validator(nodes)
         loader = stack.enter_context(self._epochs.host_loader(Purpose.VALIDATE))
         batch_size, degrees = self._options.batch_size, self._epochs.degrees
-        return SampledValidator(loader, nodes, self._epochs.objective, batch_size=batch_size, degrees=degrees)
+        return SampledValidator(
+            loader,
+            nodes,
+            self._epochs.objective,
+            batch_size=batch_size,
+            degrees=degrees,
+            new_score_rows=self._score_rows,
+        )
 
     def _exact_validator(self, nodes: IdArray) -> Validator:
         if not len(nodes):
             return NoValidator()
         inference = self._data.source.inference(nodes, self._epochs.spec, self._epochs.degrees, self._options)
-        return ExactValidator(inference, self._epochs.objective, nodes)
+        return ExactValidator(inference, self._epochs.objective, nodes, self._score_rows)
+
+    def _score_rows(self, num_rows: int) -> ScoreRows:
+        return self._data.source.score_rows(num_rows, self._options)
 
 
 def _checked(peers: Peers | None, options: TrainOptions) -> Peers:

@@ -17,6 +17,7 @@ from kernels.backend import Backend
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import Kind, ModelSpec
 from kernels.nn.norm import Norm
+from kernels.rank_map import is_ascending
 from storage.errors import InputError
 from tasks.data_source import DataSource
 from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
@@ -198,20 +199,21 @@ class Splits:
     """(n,) ids, may be empty."""
 
     def labelled(self, labels: Labels) -> Splits:
-        """The splits without duplicates and without unlabelled nodes, ascending.
+        """The splits without duplicates and without unlabelled nodes, ascending; what is so already is not copied.
 
         Raises
         ------
         InputError
             If an id lies outside [0, N).
         """
-        parts = [np.unique(np.asarray(part, np.int64)) for part in (self.train, self.valid, self.test)]
+        given = [np.asarray(part, np.int64) for part in (self.train, self.valid, self.test)]
+        parts = [part if is_ascending(part) else np.unique(part) for part in given]
         for name, part in zip(("train", "valid", "test"), parts, strict=True):
             if len(part) and (part[0] < 0 or part[-1] >= len(labels)):
                 wrong = part[0] if part[0] < 0 else part[-1]
                 raise InputError(f"node {wrong} of the {name} split is outside [0, {len(labels)})")
         known_N = labelled(labels)
-        return Splits(*(part[known_N[part]] for part in parts))
+        return Splits(*(part if known_N[part].all() else part[known_N[part]] for part in parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Scoring a model on labelled nodes: over all neighbors, or over sampled ones."""
+"""Scoring a model on labelled nodes, as their outputs come: over all neighbors, or over sampled ones."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import numpy as np
@@ -12,17 +12,16 @@ import torch
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel
+from kernels.rank_map import is_ascending
 from tasks.data_source import Inference, Loader
-from tasks.metrics import Metric
+from tasks.metrics import CountArray, Metric
 from tasks.objective import Objective
+from tasks.quality import QualityMeter
+from tasks.score_rows import ScoreRows
 from tasks.training_reports import Score
 
-_CLASS_BYTES = 8
-"""An output and its logarithmic softmax."""
-_LABEL_BYTES = 32
-"""An output, its target, both as numbers, its loss with two halves, what is known and right."""
-_SCORED_NODE_BYTES = 160
-"""A node's id, place and target; one class's scores while they are ranked."""
+NewScoreRows = Callable[[int], ScoreRows]
+"""Makes what keeps the scores of so many nodes until they are ranked."""
 
 
 class Validator(Protocol):
@@ -32,34 +31,49 @@ class Validator(Protocol):
         """Score one model by its loss and some metrics."""
 
 
-def scoring_bytes(num_nodes: int, num_outputs: int, *, many_labels: bool) -> int:
-    """Bytes of the outputs of so many nodes while they are collected and scored, with all copies.
+class ExactValidator:
+    """Scores over complete neighborhoods.
 
     Parameters
     ----------
-    num_nodes : int
-    num_outputs : int
-        Classes or labels.
-    many_labels : bool
-        Whether a node has many labels: then targets, known entries and losses are tables too.
+    inference : Inference
+        Of these nodes.
+    objective : Objective
+    nodes : (n,) integer array
+        Any order; duplicates count as often as they are there.
+    new_score_rows : callable
     """
-    return num_nodes * (num_outputs * (_LABEL_BYTES if many_labels else _CLASS_BYTES) + _SCORED_NODE_BYTES)
 
-
-class ExactValidator:
-    """Scores over complete neighborhoods."""
-
-    def __init__(self, inference: Inference, objective: Objective, nodes: IdArray) -> None:
-        self._inference, self._objective, self._nodes = inference, objective, nodes
+    def __init__(
+        self, inference: Inference, objective: Objective, nodes: IdArray, new_score_rows: NewScoreRows
+    ) -> None:
+        self._inference, self._objective = inference, objective
+        self._new_rows = lambda: new_score_rows(len(nodes))
+        self._distinct: IdArray = nodes
+        self._times: CountArray | None = None
+        if not is_ascending(nodes):
+            self._distinct, self._times = np.unique(nodes.astype(np.int64), return_counts=True)
 
     def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score one model."""
         start = time.perf_counter()
         model.eval()
-        predicted = self._inference.run(model)
-        quality = self._objective.quality(predicted.logits, self._nodes, metrics)
-        seconds = time.perf_counter() - start
-        return Score(quality.metrics, quality.loss, seconds, predicted.feature_reads, predicted.adjacency_reads)
+        with QualityMeter(self._objective, metrics, self._new_rows) as meter:
+            self._feed(meter, model)
+            quality = meter.quality()
+        return Score(quality.metrics, quality.loss, time.perf_counter() - start, *self._inference.reads)
+
+    def _feed(self, meter: QualityMeter, model: GnnModel) -> None:
+        done = 0
+        for logits in self._inference.stream(model):
+            part = slice(done, done + len(logits))
+            if self._times is None:
+                meter.add(logits, self._distinct[part])
+            else:
+                times = self._times[part]
+                each = np.repeat(np.arange(len(times)), times)
+                meter.add(logits[torch.from_numpy(each)], self._distinct[part][each])
+            done = part.stop
 
 
 class SampledValidator:
@@ -73,28 +87,27 @@ class SampledValidator:
         *,
         batch_size: int,
         degrees: NodeDegrees | None,
+        new_score_rows: NewScoreRows,
     ) -> None:
         self._loader = loader
         self._batches = [nodes[begin : begin + batch_size] for begin in range(0, len(nodes), batch_size)]
         self._objective = objective
         self._degrees = degrees
+        # Duplicates within a mini-batch are one seed.
+        self._new_rows = lambda: new_score_rows(sum(len(np.unique(batch)) for batch in self._batches))
 
     def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score one model."""
         start, before = time.perf_counter(), self._loader.features.reads
-        logits, nodes = [], []
         model.eval()
-        with self._loader.epoch(self._batches, epoch=0) as stream, torch.no_grad():
-            for batch in stream:
-                sample = batch.sample
-                degrees_S = self._degrees.take(sample.input_nodes) if self._degrees is not None else None
-                logits.append(model(sample.hops, batch.rows, degrees_S))
-                nodes.append(sample.seed_nodes)
-                del batch, sample  # else its rows stay in memory until the next one has come
-        all_nodes = np.concatenate(nodes).astype(np.int64, copy=False)
-        all_logits = torch.cat(logits)
-        logits.clear()  # the metrics need the room
-        quality = self._objective.quality(all_logits, all_nodes, metrics)
+        with QualityMeter(self._objective, metrics, self._new_rows) as meter:
+            with self._loader.epoch(self._batches, epoch=0) as stream, torch.no_grad():
+                for batch in stream:
+                    sample = batch.sample
+                    degrees_S = self._degrees.take(sample.input_nodes) if self._degrees is not None else None
+                    meter.add(model(sample.hops, batch.rows, degrees_S), sample.seed_nodes)
+                    del batch, sample  # else its rows stay in memory until the next one has come
+            quality = meter.quality()  # once the loader's memory is free
         feature_reads, seconds = self._loader.features.reads.since(before), time.perf_counter() - start
         return Score(quality.metrics, quality.loss, seconds, feature_reads, stream.stats.adjacency_reads)
 

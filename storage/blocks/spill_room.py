@@ -34,6 +34,11 @@ class SpillRoom:
             return cls(free, beside, least, is_budget=False)
         return cls(max(0, disk_budget - beside), beside, least)
 
+    def less(self, nbytes: int) -> SpillRoom:
+        """What something of our own leaves that lies beside the spills."""
+        least = max(0, self.least - nbytes)
+        return replace(self, nbytes=max(0, self.nbytes - nbytes), beside=self.beside + nbytes, least=least)
+
     def part(self, nbytes: int, enough: int) -> SpillRoom:
         """Some of the room, and how much in all would do for anything."""
         return replace(self, nbytes=nbytes, enough=self.beside + max(enough, self.least))

@@ -17,13 +17,18 @@ from kernels.nn.model import ModelSpec, build_model
 from kernels.rng import Purpose
 from kernels.sampler import shuffled_batches
 from storage.blocks.drawn_hop import DrawnHop
+from storage.blocks.io_stats import IoStats
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError
 from tasks.inference_sizes import inference_disk_bytes
+from tasks.metrics import METRICS
+from tasks.objective import OneClass
 from tasks.on_disk import StorageOptions, open_on_disk
+from tasks.score_rows import ScoreFile, ScoresOnDisk
 from tasks.tiled_inference import TiledInference
 from tasks.training_types import TrainOptions
+from tasks.validation import ExactValidator
 from tests.spilling import SpillMeter
 from tests.storage.blocks.recut import store_of
 from tests.tasks.test_on_disk import MB, NONE, equal_outcomes, skewed_data, train_on_disk, write_data
@@ -51,11 +56,14 @@ def smallest_memory(path: Path, options: TrainOptions, **storage: Any) -> int:
     return named(caught, "host_budget")
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
 @pytest.mark.parametrize("hyperbatch", [None, 1, 6])
 def test_the_smallest_disk_budget_is_named_does_and_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hyperbatch: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hyperbatch: int | None, metric: Any
 ) -> None:
+    """Scores of validation over sampled neighbors lie beside what is spilled."""
     data, options = wide_data(), replace(OPTIONS, batch_size=60, epochs=1, input_dropout=0.0, validation="sampled")
+    options = replace(options, metric=metric)
     write_data(tmp_path / "graph.h5", data)
     expected, storage = data.train(options), {"hyperbatch": hyperbatch, "disk_taken": TAKEN}
     path, meter = tmp_path / "graph.h5", SpillMeter(monkeypatch)
@@ -148,16 +156,16 @@ def test_mini_batches_of_very_different_sizes_keep_to_the_room(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "mlp"])
-@pytest.mark.parametrize("widths", [(30, 8), (8, 40)], ids=str)
+@pytest.mark.parametrize("widths", [(30, 8, NUM_CLASSES), (8, 40, NUM_CLASSES), (8, 40, 50)], ids=str)
 def test_layers_files_take_what_is_stated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, widths: tuple[int, int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, widths: tuple[int, int, int]
 ) -> None:
     data, meter = community_data(600), SpillMeter(monkeypatch)
     rows = np.random.default_rng(0).standard_normal((600, widths[0])).astype(np.float32)
     store = store_of(
         tmp_path / "graph.h5", 4096, indptr=data.topology.indptr, indices=data.topology.indices, features=rows
     )
-    spec = ModelSpec(kind, widths[0], widths[1], NUM_CLASSES, 3)
+    spec, scores = ModelSpec(kind, *widths, 3), ScoreFile(600, widths[2] + 1)
     with (
         StoredTopology(store, NONE, buffer_bytes=MB) as topology,
         StoredFeatures(store, NONE, buffer_bytes=MB) as features,
@@ -165,13 +173,23 @@ def test_layers_files_take_what_is_stated(
         degrees = data.degrees if kind == "gcn" else None
         inference = TiledInference(topology, features, None, spec, degrees=degrees, budget_bytes=MB, directory=tmp_path)
         inference.run(build_model(spec, seed=0))
-    assert meter.peak_bytes == inference_disk_bytes(spec, 600)
+        assert meter.peak_bytes == inference_disk_bytes(spec, 600)
+        validator = ExactValidator(
+            inference,
+            OneClass(np.arange(600) % widths[2], None),
+            np.arange(600),
+            lambda num_rows: ScoresOnDisk(tmp_path, num_rows, IoStats(), MB),
+        )
+        validator.score(build_model(spec, seed=0), METRICS)
+    assert meter.peak_bytes == inference_disk_bytes(spec, 600, scores)
+    assert (meter.peak_bytes > inference_disk_bytes(spec, 600)) == (widths[2] == 50), "scores beside wide rows"
 
 
 def test_evaluation_that_the_budget_does_not_hold_is_refused(tmp_path: Path) -> None:
     data, options = community_data(2000), replace(OPTIONS, epochs=1, hidden=64, batch_size=8)
     write_data(tmp_path / "graph.h5", data)
-    evaluated = inference_disk_bytes(options.model_spec(8, NUM_CLASSES), 2000)
+    scores = ScoreFile(len(data.splits.test), NUM_CLASSES + 1)
+    evaluated = inference_disk_bytes(options.model_spec(8, NUM_CLASSES), 2000, scores)
     path, storage = tmp_path / "graph.h5", {"disk_taken": TAKEN}
     with pytest.raises(BudgetError, match="set disk_budget to at least") as caught:
         train_on_disk(path, options, disk_budget=TAKEN + evaluated - 1, **storage)

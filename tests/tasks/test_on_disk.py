@@ -43,6 +43,8 @@ from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.inference import ExactInference
 from tasks.on_disk import StorageOptions, open_on_disk
+from tasks.score_rows import ScoreFile
+from tasks.scoring_memory import scoring_bytes
 from tasks.storage_memory import StoragePlan, plan_storage
 from tasks.storage_need import in_hand
 from tasks.tiled_inference import TiledInference
@@ -193,28 +195,51 @@ def test_free_memory_is_blamed_where_it_is_the_limit(
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 @pytest.mark.parametrize("validation", ["exact", "sampled"])
-def test_outputs_of_scored_nodes_are_planned(tmp_path: Path, split: str, validation: Any) -> None:
-    """A split of many nodes and many classes: the tables of outputs and of their logarithms are in the budget.
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc"])
+def test_outputs_of_scored_nodes_take_no_memory(tmp_path: Path, split: str, validation: Any, metric: Any) -> None:
+    """A split of many nodes and many classes: what is scored at once is in the budget, and pieces of a file.
 
     They take the place of mini-batches where none live beside them.
     """
-    data, num_classes = community_data(), 5000
+    data, num_classes, few = community_data(3000), 2000, 9
     labels = data.labels.copy()
     labels[0] = num_classes - 1
+    options = replace(OPTIONS, validation=validation, metric=metric)
 
     def smallest(nodes: Any) -> int:
-        splits = {"train": data.splits.train, "valid": data.splits.valid[:9], "test": data.splits.test[:9]}
+        splits = {"train": data.splits.train, "valid": data.splits.valid[:few], "test": data.splits.test[:few]}
         write_data(tmp_path / "graph.h5", data, labels=labels, splits=splits | {split: nodes})
         with pytest.raises(BudgetError) as caught:
-            train_on_disk(tmp_path / "graph.h5", replace(OPTIONS, validation=validation), budget=1)
+            train_on_disk(tmp_path / "graph.h5", options, budget=1)
         assert caught.value.needed is not None
         return caught.value.needed
 
     nodes = np.arange(len(labels))
-    outputs, more = 2 * 4 * num_classes * (len(nodes) - 9), smallest(nodes) - smallest(nodes[:9])
-    lives_beside = (split, validation) == ("valid", "sampled")
-    assert outputs / 2 < more
-    assert (more >= outputs) == lives_beside, "what mini-batches leave is enough for a part of it"
+    scored = scoring_bytes(len(nodes), num_classes, many_labels=False)
+    file, ids = ScoreFile(len(nodes), num_classes + 1), 2 * 8 * len(nodes)
+    more = smallest(nodes) - smallest(nodes[:few])
+    times = 2 if validation == "sampled" else 1  # for validation beside mini-batches, and for the test
+    assert more <= times * (scored + file.memory_bytes) + ids < 8 * num_classes * len(nodes) // 3
+    if (split, validation) == ("valid", "sampled"):
+        little = scoring_bytes(few, num_classes, many_labels=False)
+        assert more >= scored - little + (file.memory_bytes // 2 if metric == "roc_auc" else 0), "beside mini-batches"
+
+
+@pytest.mark.parametrize("validation", ["exact", "sampled"])
+@pytest.mark.parametrize("many", [False, True])
+def test_curves_are_those_of_training_in_memory(tmp_path: Path, validation: Any, many: bool) -> None:
+    """Validation that ranks scores: from the smallest budget on, and the test does so too."""
+    data = with_many_labels(community_data()) if many else community_data()
+    write_data(tmp_path / "graph.h5", data)
+    options = replace(OPTIONS, epochs=2, metric="roc_auc", validation=validation)
+    with pytest.raises(BudgetError) as caught:
+        train_on_disk(tmp_path / "graph.h5", options, budget=1)
+    assert caught.value.needed is not None
+    found, expected = train_on_disk(tmp_path / "graph.h5", options, budget=caught.value.needed), data.train(options)
+    equal_outcomes(found, expected)
+    valid = [(one.valid_metric, other.valid_metric) for one, other in zip(found.history, expected.history, strict=True)]
+    assert all(one is not None and one == pytest.approx(other, rel=1e-6) for one, other in valid)
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
 
 
 def test_steps_reuse_the_memory_that_is_planned_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
