@@ -16,7 +16,7 @@ import pytest
 from storage import node_ids
 from storage.csc import build_csc
 from storage.csc_external import LEAST_WORK_BYTES, build_external_csc
-from storage.formats.base import EdgeArrays, EdgeChunk, TypedChunk
+from storage.formats.base import EdgeArrays, EdgeChunk, Numbering, TypedChunk
 
 NODES, CHUNKS, EDGES = 50, 6, 1000
 
@@ -66,7 +66,7 @@ def external(edges: Tracked, folder: Path, **options: Any) -> object:
         lambda edges, folder: build_csc(edges.chunks, NODES, read_typed=edges.typed),
         external,
         lambda edges, folder: external(edges, folder, read_typed=edges.typed),
-        lambda edges, folder: node_ids.discover_ids(edges),
+        lambda edges, folder: node_ids.discover_ids(edges, Numbering(folder)),
     ],
 )
 def test_two_chunks_are_in_memory_where_the_reader_is_faster(
