@@ -180,7 +180,11 @@ class _IntegerKind:
     work_factor = 4  # measured
 
     def distinct(self, parts: Sequence[IdArray]) -> IdArray:
-        return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+        keys = np.concatenate([np.empty(0, np.int64), *parts])
+        keys.sort()  # np.unique takes a hash table of several times the memory
+        is_first = np.ones(len(keys), np.bool_)
+        np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+        return keys[is_first]
 
     def ordered(self, keys: IdArray) -> IdArray:
         return keys[np.argsort(keys)]
