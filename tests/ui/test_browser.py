@@ -81,7 +81,7 @@ def test_the_form_refuses_what_is_out_of_bounds(up: Up, page: Page) -> None:
     field(page, "Epochs").fill("3")
     field(page, "Device budget").fill("six")
     page.get_by_role("button", name="Submit").click()
-    page.get_by_text("'six' does not match").first.wait_for()  # beside the field; the notice of the error may say it too
+    page.get_by_text("'six' does not match").first.wait_for()  # a notice may repeat it
     shoot(page, "refused", whole=True)
     assert up.api("/flow_runs/count", {}) == 0
 
