@@ -27,7 +27,6 @@ from storage.blocks.row_pieces import FeaturePieces, Rows
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError
-from tasks.inference import Predictions
 from tasks.inference_sizes import tile_bytes
 from tasks.needed_lists import I64Array, ListReads, needed_sets
 from tasks.row_source import RowSource
@@ -86,37 +85,18 @@ class TiledInference:
                 f"at least {least - budget_bytes}"
             )
         self._topology, self._features, self._spec, self._degrees = topology, features, spec, degrees
-        self._nodes = None if nodes is None else nodes.astype(np.int64, copy=False)
-        self._are_ascending = nodes is not None and is_ascending(nodes)
         self._directory, self._tile_bytes, self._disk_bytes = directory, budget_bytes, edges_disk_bytes
         self._stored = features.dtype
         if nodes is None:
             self._needed = [RankMap.of_all(topology.num_nodes)] * (spec.num_layers + 1)
         else:
-            distinct = nodes if self._are_ascending else np.unique(nodes)
+            distinct = nodes if is_ascending(nodes) else np.unique(nodes)
             self._needed = needed_sets(
                 ListReads(topology),
                 distinct.astype(np.int64, copy=False),
                 spec.num_layers,
                 needs_graph=spec.needs_graph,
             )
-
-    def run(self, model: GnnModel) -> Predictions:
-        """Predict with one model; raises as `ExactInference.run` does.
-
-        Raises
-        ------
-        StorageError, MachineError
-            If a block is damaged or cannot be read, or the disk is full.
-        """
-        logits = torch.empty(self._needed[-1].num_slots, model.ordered_layers()[-1].out_dim)
-        done = 0
-        for tile in self.stream(model):
-            logits[done : done + len(tile)] = tile
-            done += len(tile)
-        if self._nodes is not None and not self._are_ascending:
-            logits = logits[self._needed[-1].slots(self._nodes)]
-        return Predictions(logits, *self.reads)
 
     @property
     def reads(self) -> tuple[TierReads, TierReads]:
@@ -128,7 +108,15 @@ class TiledInference:
         )
 
     def stream(self, model: GnnModel) -> Iterator[Tensor]:
-        """Outputs of the distinct nodes, ascending, some at a time: for more of them than memory holds."""
+        """Outputs of the distinct nodes, ascending, some at a time: for more of them than memory holds.
+
+        Raises
+        ------
+        ValueError
+            If the model's spec is not the one that this was made for.
+        StorageError, MachineError
+            If a block is damaged or cannot be read, or the disk is full.
+        """
         if model.spec != self._spec:
             raise ValueError(f"this inference is for {self._spec}, the model has {model.spec}")
         self._feature_bytes, self._lists_read, self._edges_read = 0, 0, 0

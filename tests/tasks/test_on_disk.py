@@ -56,6 +56,7 @@ from tests.storage.blocks.recut import store_of
 from tests.storage.blocks.test_gathering import owner
 from tests.storage.blocks.test_hyperbatch import same
 from tests.tasks import killed_on_disk
+from tests.tasks.test_tiled_inference import outputs_of
 from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, Data, community_data, with_many_labels
 
 MB = 1 << 20
@@ -577,8 +578,8 @@ def test_tiled_inference_equals_exact_inference(tmp_path: Path, kind: Any, hidde
             options = {"degrees": degrees, "budget_bytes": 2 * MB, "directory": tmp_path}
             inference = TiledInference(topology, features, nodes, spec, **options)
             inference._tile_bytes = tile_bytes
-            found = inference.run(model)
-            assert torch.allclose(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
+            found = outputs_of(inference, model, nodes)
+            assert torch.allclose(found, expected.logits, rtol=1e-4, atol=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["graph.h5"]
 
 
@@ -605,7 +606,7 @@ def test_inference_that_fails_closes_its_files(tmp_path: Path, monkeypatch: pyte
             topology, features, nodes, spec, degrees=data.degrees, budget_bytes=2 * MB, directory=tmp_path
         )
         with pytest.raises(ChecksumMismatchError):
-            inference.run(build_model(spec, seed=0))
+            list(inference.stream(build_model(spec, seed=0)))
         assert open_spills() == before
 
 
