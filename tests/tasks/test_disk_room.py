@@ -172,7 +172,8 @@ def test_layers_files_take_what_is_stated(
     ):
         degrees = data.degrees if kind == "gcn" else None
         inference = TiledInference(topology, features, None, spec, degrees=degrees, budget_bytes=MB, directory=tmp_path)
-        inference.run(build_model(spec, seed=0))
+        for _ in inference.stream(build_model(spec, seed=0)):
+            pass
         assert meter.peak_bytes == inference_disk_bytes(spec, 600)
         validator = ExactValidator(
             inference,
