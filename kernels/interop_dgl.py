@@ -19,7 +19,7 @@ from kernels.topology import Topology
 os.environ.setdefault("DGLBACKEND", "pytorch")
 
 try:
-    import dgl
+    import dgl as dgl  # for all that wants DGL itself
 except ImportError as error:
     raise ImportError("kernels.interop_dgl needs DGL 1.1: install the extra `dgl` (Python 3.11)") from error
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from storage import store_format
+from storage.blocks.writer import CRC_GROUP
 from storage.extras import LINK_PARTS
 
 API_PAGE = Path(__file__).parents[1] / "docs" / "python-api.md"
@@ -18,7 +19,7 @@ _CODE = re.compile(r"^```python *(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def run_page(page: Path, *, kinds: tuple[str, ...]) -> dict[str, Any]:
     """Run a page's code of some kinds (the word after `python`) from top to bottom; return its names."""
-    text, names = page.read_text(encoding="utf-8"), {}
+    text, names = page.read_text(encoding="utf-8"), dict[str, Any]()
     for match in _CODE.finditer(text):
         if match[1] in kinds:
             above = "\n" * text.count("\n", 0, match.start(2))  # so that a traceback names the line of the page
@@ -55,7 +56,7 @@ def test_the_table_of_a_store_names_every_dataset() -> None:
     rows = re.findall(r"^\| (`/.*?) \|", text, re.MULTILINE)
     named = {name.strip("/") for row in rows for name in re.findall(r"`([^`]+)`", row)}
     constants = {value for name, value in vars(store_format).items() if name.isupper() and isinstance(value, str)}
-    datasets = {value for value in constants if "/" in value and value != store_format.CRC_GROUP}
+    datasets = {value for value in constants if "/" in value and value != CRC_GROUP}
     datasets |= {f"{store_format.LINKS}/SPLIT/{part}" for part in LINK_PARTS}
     assert len(datasets) > 12
     assert datasets <= named

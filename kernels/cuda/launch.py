@@ -33,8 +33,9 @@ class PinnedMemoryError(MemoryError):
 class Launcher(Protocol):
     """Compiles and runs kernels on one device."""
 
-    xp: Any
-    """Array module of the device: `cupy`, or `numpy` for the host shim."""
+    @property
+    def xp(self) -> Any:
+        """Array module of the device: `cupy`, or `numpy` for the host shim."""
 
     def run(self, kernel: Kernel, grid: int, cta: int, arguments: Sequence[Any], shared_bytes: int) -> None:
         """Run a kernel whose arguments are checked: arrays of `xp` and NumPy scalars of the declared dtypes."""

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,23 +57,27 @@ def cases(folder: Path) -> dict[str, Callable[[], Case]]:
     rmat_bytes = (1 << 20) * (1024 + 8) + 4 * 16_000_000
     nodes, edges, dim = POWER_LAW
     power_law_bytes = nodes * (4 * dim + 8) + 4 * edges
-    found: dict[str, Callable[[], Case]] = {}
+    found = dict[str, Callable[[], Case]]()
     for share in (4, 16):
-        found[f"rmat 1/{share}"] = lambda share=share: Case(("demo",), RMAT, rmat_bytes, share)
-        found[f"power law 1/{share}"] = lambda share=share: Case(
-            power_law_files(folder), POWER_LAW_SETTINGS, power_law_bytes, share
+        found[f"rmat 1/{share}"] = partial(Case, ("demo",), RMAT, rmat_bytes, share)
+        found[f"power law 1/{share}"] = partial(
+            _written, partial(power_law_files, folder), POWER_LAW_SETTINGS, power_law_bytes, share
         )
     data = os.environ.get("GARDEN_DATA")
-    for share, where in ((SMALLEST, "disk"), (None, "memory")) if data else ():
+    places: tuple[tuple[int | None, str], ...] = ((SMALLEST, "disk"), (None, "memory"))
+    for budget, where in places if data else ():
         for preset, name in (("cora", "cora"), ("pubmed_full", "pubmed"), ("musae_facebook", "musae-facebook")):
-            found[f"{preset} {where}"] = lambda preset=preset, name=name, share=share: Case(
-                (preset,), (f"data.path={data}/{name}",), share=share
-            )
+            found[f"{preset} {where}"] = partial(Case, (preset,), (f"data.path={data}/{name}",), 0, budget)
         for name, file in (("snap-email-enron", "email-Enron.txt"), ("snap-wiki-vote", "Wiki-Vote.txt")):
-            found[f"{name} {where}"] = lambda name=name, file=file, share=share: Case(
-                edges_with_features(Path(str(data)) / name / file, folder), FILES_SETTINGS, share=share
-            )
+            write = partial(edges_with_features, Path(str(data)) / name / file, folder)
+            found[f"{name} {where}"] = partial(_written, write, FILES_SETTINGS, 0, budget)
     return found
+
+
+def _written(
+    write: Callable[[], tuple[str, ...]], settings: tuple[str, ...], data_bytes: int, share: int | None
+) -> Case:
+    return Case(write(), settings, data_bytes, share)
 
 
 def power_law_files(folder: Path) -> tuple[str, ...]:

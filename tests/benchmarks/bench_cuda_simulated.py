@@ -35,7 +35,7 @@ from tests.graphs import csc_from_edges, power_law_graph
 FANOUTS, NUM_ROWS, PRELOAD = (5, 10, 15), 2000, 32
 LEAST_EFFICIENCY, MOST_INSTRUCTIONS, MOST_SECTORS = 0.9, 6.0, 1.1
 _ID_BYTES = 4
-Form = Callable[[PtxLauncher, DeviceTopology, Plan, IdArray, Any], IdArray]
+Form = Callable[[Any, DeviceTopology, Plan, IdArray, Any], IdArray]
 
 
 def _grouped(launcher: PtxLauncher, topology: DeviceTopology, plan: Plan, uniq: IdArray, _ptr: Any) -> IdArray:

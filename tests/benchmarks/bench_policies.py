@@ -323,7 +323,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="write what was measured to this file instead of publishing it")
     parser.add_argument("--kept", type=Path, nargs="*", default=[], help="files of --keep to publish with the rest")
     asked = parser.parse_args()
-    graphs, drifts, extras = {}, {}, dict[str, Any]()
+    graphs, drifts, extras = (dict[str, Any]() for _ in range(3))
     for path in asked.kept:
         kept = json.loads(path.read_text(encoding="utf-8"))
         graphs, drifts, extras = graphs | kept["graphs"], drifts | kept["drifts"], extras | kept["extras"]

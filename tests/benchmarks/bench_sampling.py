@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,7 @@ def epoch_bodies(
     return bodies
 
 
-def sample_all(sampler: NeighborSampler, batches: list[IdArray]) -> int:
+def sample_all(sampler: NeighborSampler, batches: Sequence[IdArray]) -> int:
     """Sample from a pool of threads; the number of input nodes."""
     with ThreadPoolExecutor(THREADS) as pool:
         futures = [pool.submit(sampler.sample, [batch], epoch=0, first_batch=i) for i, batch in enumerate(batches)]

@@ -89,11 +89,11 @@ def main() -> None:
     profile = profile_of(topology, train, 2)
     groups, gather, plan_s = super_batches(topology, train, 3), {}, 0.0
     for width in WIDTHS:
-        sizes = {"row_bytes": width * 4, "id_bytes": topology.indices.itemsize, "max_fanout": max(FANOUTS)}
+        build = partial(build_plan, row_bytes=width * 4, id_bytes=topology.indices.itemsize, max_fanout=max(FANOUTS))
         plans = {}
         for share in BUDGET_SHARES:
             budget, start = int(share * num_nodes * width * 4), time.perf_counter()
-            plans[share] = build_plan(profile, topology.in_degree(), device_budget=budget, counting="input", **sizes)
+            plans[share] = build(profile, topology.in_degree(), device_budget=budget, counting="input")
             plan_s = max(plan_s, time.perf_counter() - start)
         gather[width] = gather_figures(groups, width, plans)
     publish("bench_tiers", {"profile_s": profile_s, "plan_s": round(plan_s, 2), "gather_ns_row": gather})

@@ -46,7 +46,8 @@ class Workload:
 
 def _drawn_train(num_nodes: int, share: float) -> IdArray:
     order: IdArray = np.random.default_rng(SPLIT_SEED).permutation(num_nodes)
-    return np.sort(order[: round(share * num_nodes)])
+    order[: round(share * num_nodes)].sort()
+    return order[: round(share * num_nodes)]
 
 
 def _undirected(num_nodes: int, ends: npt.NDArray[np.int64]) -> Topology:

@@ -51,7 +51,7 @@ _PLAIN = TrainOptions(
     compute_threads=1,
 )
 # Veličković et al., ICLR 2018, but for the output layer, which has as many heads as the others here.
-_ATTENTION = {"hidden": 64, "heads": 8, "dropout": 0.6, "input_dropout": 0.6, "attention_dropout": 0.6}
+_ATTENTION: dict[str, Any] = {"hidden": 64, "heads": 8, "dropout": 0.6, "input_dropout": 0.6, "attention_dropout": 0.6}
 RECIPES: dict[Kind, TrainOptions] = {
     "sage": replace(_PLAIN, kind="sage"),
     "gcn": _PLAIN,
@@ -181,14 +181,14 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> _Linear:
 
 
 def _sage(layer: Any) -> nn.Module:
-    conv: nn.Module = dgl.nn.SAGEConv(layer.in_dim, layer.out_dim, "mean")
+    conv: Any = dgl.nn.SAGEConv(layer.in_dim, layer.out_dim, "mean")
     conv.fc_self, conv.fc_neigh = _linear(layer.weight_self, layer.bias), _linear(layer.weight_neighbor)
     conv.feat_drop = nn.Identity()  # of probability 0; torch's does not take sparse rows
     return conv
 
 
 def _gcn(layer: Any) -> nn.Module:
-    conv: nn.Module = dgl.nn.GraphConv(layer.in_dim, layer.out_dim, norm="both")
+    conv: Any = dgl.nn.GraphConv(layer.in_dim, layer.out_dim, norm="both")
     with torch.no_grad():
         conv.weight.copy_(layer.weight.T)
         conv.bias.copy_(layer.bias)
@@ -196,7 +196,7 @@ def _gcn(layer: Any) -> nn.Module:
 
 
 def _gat(layer: Any) -> nn.Module:
-    conv: nn.Module = dgl.nn.GATConv(layer.in_dim, layer.head_dim, layer.heads)
+    conv: Any = dgl.nn.GATConv(layer.in_dim, layer.head_dim, layer.heads)
     conv.fc, conv.feat_drop = _linear(layer.weight), nn.Identity()
     with torch.no_grad():
         for theirs, taken in (
@@ -215,7 +215,7 @@ def _optimizer(model: nn.Module, options: TrainOptions) -> torch.optim.Adam:
     """Adam with weight decay on everything but biases, as our trainer has it."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     biases = [p for p in model.parameters() if p.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": biases}]
+    groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": biases}]
     return torch.optim.Adam(groups, lr=options.learning_rate)
 
 

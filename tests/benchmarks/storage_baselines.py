@@ -49,7 +49,7 @@ def read_rows(
                     return -1
                 held = number
                 reads += 1
-            count = min(row_bytes - done, (number + 1) * 4096 - at)
+            count: Any = min(row_bytes - done, (number + 1) * 4096 - at)
             to = out + np.uint64(np.int64(targets[i]) * row_bytes + done)
             copy_bytes(to, page + np.uint64(at - number * 4096), count)
             done += count

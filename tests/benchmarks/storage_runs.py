@@ -160,8 +160,8 @@ class Measurement:
             monitor = stack.enter_context(IoMonitor(stats))
             with loader.epoch(self.batches, epoch=0) as stream:
                 for batch in stream:
-                    rows = batch.rows
-                    put_together: Any = rows.gather() if baseline is None else rows.tiers[0]
+                    rows: Any = batch.rows
+                    put_together = rows.gather() if baseline is None else rows.tiers[0]
                     checksums.append(float(put_together[:: max(1, len(put_together) // 64)].sum()))
             figures = _timed(watch) | {"checksums": checksums, "sample_s": stream.stats.sample_s}
             figures |= {"gather_s": stream.stats.gather_s} | _planned(plan) | _io(stats, before)

@@ -6,12 +6,14 @@ The small graph has batches of 200: 1000 seeds reach two fifths of it, and nothi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from kernels.mfg import IdArray
 from storage.blocks.writer import ArrayStream
 from storage.graph_store import write_store
 from tests.graphs import power_law_graph
@@ -45,7 +47,7 @@ def write_workload(path: Path, size: Size, *, block_bytes: int = 1 << 20) -> Non
     indptr, indices = power_law_graph(size.nodes, size.edges, seed=GRAPH_SEED, exponent=EXPONENT)
     indptr, indices = in_degree_order(indptr, indices)
 
-    def chunks() -> npt.NDArray[np.float32]:
+    def chunks() -> Iterator[npt.NDArray[np.float32]]:
         rng = np.random.default_rng(FEATURE_SEED)
         for first in range(0, size.nodes, _CHUNK_ROWS):
             yield rng.standard_normal((min(_CHUNK_ROWS, size.nodes - first), size.features), np.float32)
@@ -64,7 +66,7 @@ def write_workload(path: Path, size: Size, *, block_bytes: int = 1 << 20) -> Non
 
 
 def in_degree_order(
-    indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32]
+    indptr: npt.NDArray[np.int64], indices: IdArray
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """The graph with the nodes that most lists name in front, as the reorder stage lays it out."""
     num_nodes = len(indptr) - 1

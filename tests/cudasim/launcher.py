@@ -67,8 +67,9 @@ class SimLauncher:
         pointers = (ctypes.c_void_p * (len(arguments) + 1)).from_buffer(slots)
         for i, argument in enumerate(arguments):
             raw = argument.ctypes.data.to_bytes(8, "little") if isinstance(argument, np.ndarray) else argument.tobytes()
-            pointers[i] = ctypes.addressof(slots) + 8 * (len(arguments) + 2 * i)
-            ctypes.memmove(pointers[i], raw, len(raw))
+            address = ctypes.addressof(slots) + 8 * (len(arguments) + 2 * i)
+            ctypes.memmove(address, raw, len(raw))
+            pointers[i] = address
         given = [argument for argument in arguments if isinstance(argument, np.ndarray)]
         self._launch(library, entry, pointers, grid, cta, shared_bytes, (slots, given))
 

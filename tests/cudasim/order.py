@@ -115,7 +115,8 @@ class OrderLauncher(SimLauncher):
     @property
     def _seen(self) -> Clock:
         """What this thread has waited for: its launches come after it."""
-        return getattr(self._local, "seen", Clock())
+        seen: Any = getattr(self._local, "seen", None)
+        return Clock() if seen is None else seen
 
     @_seen.setter
     def _seen(self, clock: Clock) -> None:

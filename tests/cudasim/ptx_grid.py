@@ -282,8 +282,7 @@ class Grid:
     def _op_ld(self, i: Instruction, mask: Any) -> None:
         if i.parts[1] == "param":
             value = self._parameters[i.operands[1].strip("[]")]
-            dtype = _NUMPY[i.parts[-1]]
-            self._write(i.operands[0], np.asarray(value, np.uint64).astype(dtype), mask)
+            self._write(i.operands[0], np.asarray(value, np.uint64).astype(_NUMPY[i.parts[-1]]), mask)
             return
         dtype, names = np.dtype(_NUMPY[i.parts[-1]]), _names(i.operands[0])
         out = np.zeros((len(names), *mask.shape), dtype)

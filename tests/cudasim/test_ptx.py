@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ if COMPILER is None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("fanout", [5, 10, 15, 25, -1])
-def test_ptx_samples_as_the_reference_does(fanout: int, dtype: type) -> None:
+def test_ptx_samples_as_the_reference_does(fanout: int, dtype: Any) -> None:
     indptr, indices = power_law_graph(300, 4000, seed=1, dtype=dtype)
     topology = cached_topology(indptr, indices, np.arange(0, 300, 3))
     launcher = PtxLauncher()

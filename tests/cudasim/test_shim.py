@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_what_would_hang_or_misbehave_is_reported(name: str, cta: int, message: 
 
 
 @pytest.mark.parametrize("shape", [{"cta": 1025}, {"cta": 0}, {"grid": 0}, {"shared": 228 << 10}])
-def test_launches_that_no_device_takes(shape: dict[str, int]) -> None:
+def test_launches_that_no_device_takes(shape: dict[str, Any]) -> None:
     with pytest.raises(SimError, match="invalid launch"):
         _run("unset_shared", np.zeros(32, np.int32), np.int32(0), **shape)
 

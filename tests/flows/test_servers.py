@@ -56,14 +56,15 @@ def test_a_foreign_page_cannot_use_mlflow(up: Up, headers: dict[str, str]) -> No
 
 def test_a_second_start_says_so(up: Up) -> None:
     for more in ((), ("--detach",)):
-        done = run_command(up_command(up.state, *free_ports(2), *more))
+        prefect_port, mlflow_port = free_ports(2)
+        done = run_command(up_command(up.state, prefect_port, mlflow_port, *more))
         assert done.returncode == 3
         assert "run already" in done.stderr
         assert up.prefect in done.stderr
 
 
 def test_a_port_in_use_is_exit_code_3(up: Up, tmp_path: Path) -> None:
-    done = run_command(up_command(tmp_path, up.ports[0], *free_ports(1)))
+    done = run_command(up_command(tmp_path, up.ports[0], free_ports(1)[0]))
     assert done.returncode == 3
     assert f"port {up.ports[0]} cannot be used" in done.stderr
     assert str(up.children()["prefect"].pid) in done.stderr

@@ -83,7 +83,9 @@ def test_the_store_holds_several_labels(sweep: tuple[Path, Summary]) -> None:
 def test_mlflow_has_one_run_a_point_below_the_sweeps(sweep: tuple[Path, Summary]) -> None:
     state, summary = sweep
     client = open_client(f"sqlite:///{state / 'mlflow' / 'mlflow.db'}")
-    runs = client.search_runs([client.get_experiment_by_name("garden").experiment_id])
+    experiment = client.get_experiment_by_name("garden")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
     by_parent: dict[str | None, list[Any]] = {}
     for run in runs:
         by_parent.setdefault(run.data.tags.get("mlflow.parentRunId"), []).append(run)

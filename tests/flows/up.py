@@ -118,7 +118,7 @@ class Up:
     def children(self) -> dict[str, psutil.Process]:
         """Direct children by name."""
         names = {"flows.prefect_app": "prefect", "mlflow": "mlflow", "flows.deployments": "serve"}
-        found = {}
+        found = dict[str, psutil.Process]()
         for child in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.Error):  # it has died
                 line = " ".join(child.cmdline())

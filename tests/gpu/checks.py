@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import nullcontext
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -53,7 +54,7 @@ def check_sampling(launcher: DeviceLauncher) -> None:
     for dtype in (np.int32, np.int64):
         topology = cached_topology(*small_graph(700, 9, dtype), np.arange(0, 700, 3))
         device, ops = DeviceTopology.place(launcher, topology), CudaOps(launcher)
-        nodes = np.random.default_rng(1).integers(0, 700, 900).astype(dtype)
+        nodes: Any = np.random.default_rng(1).integers(0, 700, 900).astype(dtype)
         ptr = np.array([0, 0, 300, 900])
         uniq, uniq_ptr, inverse = reference.unique_per_batch(nodes, ptr)
         got = ops.unique_per_batch(launcher.to_device(nodes), launcher.to_device(ptr))

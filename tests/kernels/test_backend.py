@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ NO_CUPY = Probe((GPU,), "CuPy is not installed", "pip install 'garden-gnn[cuda]'
     ("asked", "found", "chosen"),
     [("cpu", USABLE, "cpu"), ("auto", USABLE, "cuda"), ("cuda", USABLE, "cuda"), ("auto", NO_CUPY, "cpu")],
 )
-def test_the_choice_is_made_and_said(asked: str, found: Probe, chosen: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_choice_is_made_and_said(asked: Any, found: Probe, chosen: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "kernels.backend"):
         assert resolve_backend(asked, found).backend == chosen
     assert f"backend: {chosen}" in caplog.text

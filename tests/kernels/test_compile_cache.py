@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from kernels.cpu import CACHE_FOLDER, intrinsics, sample, sources_digest
 
 
 def test_compiled_code_is_kept_by_the_digest_of_all_sources() -> None:
     assert len(CACHE_FOLDER.name) == len("numba-") + 16
-    for function in (sample._plan_rows, intrinsics.child):
+    functions: tuple[Any, ...] = (sample._plan_rows, intrinsics.child)
+    for function in functions:
         assert CACHE_FOLDER in Path(function._cache.cache_path).parents
 
 

@@ -22,7 +22,7 @@ DTYPES = [np.uint8, np.float16, np.float32, np.float64, np.int32]
     st.lists(st.integers(0, 9), min_size=1, max_size=3).filter(any),
     st.integers(0, 40),
 )
-def test_gather_equals_reference(data: st.DataObject, dtype: type, width: int, rows: list[int], num_rows: int) -> None:
+def test_gather_equals_reference(data: st.DataObject, dtype: Any, width: int, rows: list[int], num_rows: int) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     tiers = [rng.integers(0, 200, (n, width + 3)).astype(dtype)[:, :width] for n in rows]  # rows lie apart
     filled = [t for t, n in enumerate(rows) if n]
@@ -77,7 +77,7 @@ def test_arrays_that_do_not_agree_are_refused(changed: dict[str, Any], match: st
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 9)), st.sampled_from([np.int32, np.int64]))
-def test_count_equals_reference(ids: list[int], dtype: type) -> None:
+def test_count_equals_reference(ids: list[int], dtype: Any) -> None:
     fast, slow = np.full(10, 5), np.full(10, 5)
     count_accesses(fast, np.array(ids, dtype))
     reference.count_accesses(slow, np.array(ids, dtype))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ BATCHES = st.lists(st.tuples(NODES.map(lambda nodes: list(dict.fromkeys(nodes)))
 
 @settings(deadline=None)
 @given(BATCHES, st.sampled_from([np.int32, np.int64]))
-def test_relabel_equals_reference(batches: list[tuple[list[int], list[int]]], dtype: type) -> None:
+def test_relabel_equals_reference(batches: list[tuple[list[int], list[int]]], dtype: Any) -> None:
     uniq = np.array([v for dst, _ in batches for v in dst], dtype)
     neighbors = np.array([v for _, row in batches for v in row], dtype)
     uniq_ptr = np.cumsum([0, *(len(dst) for dst, _ in batches)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from functools import cache
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +106,7 @@ def test_no_policy_beats_belady(batches: list[list[int]], capacity: int) -> None
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 3) | st.integers(0, 2**62), max_size=40), st.integers(0, 45), st.booleans())
 def test_top_ids_are_the_largest_scores_and_ties_go_to_the_lower_id(scores: list[int], k: int, as_float: bool) -> None:
-    score_N = np.array(scores, np.float64 if as_float else np.int64)
+    score_N: npt.NDArray[Any] = np.array(scores, np.float64 if as_float else np.int64)
     order = sorted((v for v in range(len(scores)) if score_N[v] > 0), key=lambda v: (-score_N[v], v))
     assert top_ids(score_N, k).tolist() == sorted(order[:k])
     if not as_float and sum(scores) < 2**63:

@@ -30,7 +30,8 @@ def write_crafted(path: Path, name: str, position: int, value: int) -> None:
     contents = write_small_store(path)
     changed = np.array(contents[name])
     changed[position] = value
-    write_small_store(path, out_degree=DEGREES, **{name: changed}, label_names=tuple("abcde"))
+    parts: dict[str, Any] = {name: changed, "out_degree": DEGREES, "label_names": tuple("abcde")}
+    write_small_store(path, **parts)
 
 
 ADJACENCY = [

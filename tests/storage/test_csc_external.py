@@ -21,11 +21,12 @@ from storage.formats.base import EdgeChunk, GraphSource, Relations, TypedChunk
 from storage.formats.edge_list import open_edge_list
 from storage.graph_store import GraphStore
 from storage.ingest import IngestOptions, ingest
+from storage.scratch_array import ScratchArray
 from tests.storage.stores import small_source
 from tests.storage.test_csc import Edges, chunks_of, edge_lists
 
 
-def read(array: csc_external.ScratchArray | None) -> list[int]:
+def read(array: ScratchArray | None) -> list[int]:
     assert array is not None
     return [value for chunk in array.chunks() for value in chunk.tolist()]
 
@@ -90,19 +91,24 @@ def hub(num_nodes: int, num_edges: int) -> tuple[npt.NDArray[np.int64], npt.NDAr
 @pytest.mark.parametrize("deduplicate", [False, True])
 def test_a_list_longer_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deduplicate: bool) -> None:
     src, dst = hub(1000, 200_000)
-    lists, splits = [], []
-    append_list, split = csc_external._RangeSorter._append_list, csc_external._RangeSorter._split
-    monkeypatch.setattr(
-        csc_external._RangeSorter, "_append_list", lambda self, part: (lists.append(part), append_list(self, part))[1]
-    )
-    monkeypatch.setattr(
-        csc_external._RangeSorter, "_split", lambda self, part: (splits.append(part), split(self, part))[1]
-    )
+    lists, splits, sorter = list[SpilledRange](), list[SpilledRange](), csc_external._RangeSorter
+    append_list, split = sorter._append_list, sorter._split
+
+    def appended(self: csc_external._RangeSorter, part: SpilledRange) -> None:
+        lists.append(part)
+        append_list(self, part)
+
+    def divided(self: csc_external._RangeSorter, part: SpilledRange) -> list[SpilledRange]:
+        splits.append(part)
+        return split(self, part)
+
+    monkeypatch.setattr(sorter, "_append_list", appended)
+    monkeypatch.setattr(sorter, "_split", divided)
     found = external(tmp_path, src, dst, 1000, work_bytes=100_000, deduplicate=deduplicate)
     expected = build_csc(lambda: [(src, dst)], 1000, deduplicate=deduplicate)
     assert read(found.indices) == expected.indices.tolist()
     assert found.counts == expected.counts
-    assert [(part.first, part.num_edges) for part in lists] == [(7, np.count_nonzero(dst == 7))]
+    assert [(part.first, part.num_edges) for part in lists] == [(7, int(np.count_nonzero(dst == 7)))]
     assert splits, "the range with the long list did not fit and was split"
 
 

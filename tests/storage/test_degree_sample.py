@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,10 +51,11 @@ def test_all_edges_give_the_degrees_of_the_store(
 @given(IDS, st.booleans())
 def test_names_give_the_degrees_that_numbers_give(edges: list[tuple[int, int]], symmetrize: bool) -> None:
     src, dst = np.array(edges, np.int64).reshape(-1, 2).T.copy()
-    rules, known = EdgeRules(symmetrize), {"num_nodes": None, "approx_edges": len(src), "seconds": 60}
+    rules = EdgeRules(symmetrize)
+    known: dict[str, Any] = {"num_nodes": None, "approx_edges": len(src), "seconds": 60}
     expected = sample_degrees(in_chunks(src, dst, 7), rules, **known)
-    named = [np.array([f"é{node}" for node in ids], np.object_) for ids in (src, dst)]
-    found = sample_degrees(in_chunks(*named, 7), rules, **known)
+    named_src, named_dst = (np.array([f"é{node}" for node in ids], np.object_) for ids in (src, dst))
+    found = sample_degrees(in_chunks(named_src, named_dst, 7), rules, **known)
     assert histogram(found) == histogram(expected)
     assert (found.num_nodes, found.num_edges) == (expected.num_nodes, expected.num_edges)
     assert found.name_bytes == (3 if edges else 0)

@@ -58,7 +58,7 @@ def test_info_tells_the_sizes(tmp_path: Path) -> None:
     write_small_store(tmp_path / "g.h5", label_names=tuple("abcde"), order="degree")
     info = GraphStore.open(tmp_path / "g.h5").info
     assert (info.num_nodes, info.num_edges, info.feature_dim) == (3000, 20_000, 7)
-    assert (info.feature_dtype, info.feature_row_bytes) == (np.float32, 28)
+    assert (info.feature_dtype, info.feature_row_bytes) == (np.dtype(np.float32), 28)
     assert (info.num_classes, info.label_names) == (5, tuple("abcde"))
     assert (info.order, info.block_bytes, info.format_version) == ("degree", BLOCK_BYTES, 1)
     assert info.split_sizes == {"train": 1500, "valid": 750, "test": 1}

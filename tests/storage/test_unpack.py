@@ -114,7 +114,8 @@ def test_damage_is_noticed(tmp_path: Path, write: Any) -> None:
 def test_damage_within_a_compressed_stream_is_noticed(tmp_path: Path, kind: Any, place: str) -> None:
     path = tmp_path / "archive"
     content = np.random.default_rng(0).bytes(300_000)
-    with tarfile.open(path, f"w:{kind}") as archive:
+    mode: Any = f"w:{kind}"
+    with tarfile.open(path, mode) as archive:
         info = tarfile.TarInfo("a.bin")
         info.size = len(content)
         archive.addfile(info, io.BytesIO(content))

@@ -128,7 +128,7 @@ def run_stages(
     parent.key = "measured"
     context = RunContext(load_config(preset, [*overrides, f"state_dir={folder}"]), MagicMock(), parent)
     measured, asked = dict[str, dict[str, float]](), context.config
-    works = [(name, partial(task.fn, context)) for name, task in TASKS.items()]
+    works: list[tuple[str, Callable[[], object]]] = [(name, partial(task.fn, context)) for name, task in TASKS.items()]
     works += [(f"{PREDICT} {suffix}", partial(predict, context, folder / f"rows.{suffix}")) for suffix in OUTPUTS]
     for name, work in works[:count]:
         meter, start, io = PeakMeter(), time.perf_counter(), process_io()

@@ -141,7 +141,10 @@ class TestBatches:
         splits = Splits(contents["splits"]["train"], empty, empty)
         losses = []
         with GraphLoader(path, **SMALL) as loader:
-            result = train(loader.topology, loader.features, contents["labels"], splits, None, options, num_classes=5)
+            topology, features = loader.topology, loader.features
+            assert isinstance(topology, Topology)
+            assert isinstance(features, FeatureTiers)
+            result = train(topology, features, contents["labels"], splits, None, options, num_classes=5)
             model = build_model(options.model_spec(loader.info.feature_dim, loader.info.num_classes), seed=11)
             optimizer = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
             for epoch in range(2):
@@ -318,8 +321,9 @@ class TestTiers:
         options = SMALL | {"device_budget": 20_000, "profile_epochs": 1}
         with GraphLoader(path, **options) as loader:
             assert loader.plan is not None
-            dynamic = {"dynamic_rows": 400, "dynamic_gamma": 0.99, "dynamic_interval_batches": 0, "dynamic_epochs": 10}
-            plan = replace(loader.plan, **dynamic)
+            plan = replace(
+                loader.plan, dynamic_rows=400, dynamic_gamma=0.99, dynamic_interval_batches=0, dynamic_epochs=10
+            )
         with GraphLoader(path, cache_plan=plan, **SMALL) as loader:
             epochs = [loader.epoch(epoch) for epoch in range(4)]
             served = []
@@ -427,7 +431,8 @@ class TestLifeCycle:
 
     def test_numpys_integers_are_integers(self, path: Path) -> None:
         numbers: dict[str, Any] = {"fanouts": np.array(FANOUTS), "batch_size": np.int32(256), "seed": np.uint64(11)}
-        with GraphLoader(path, **numbers, host_budget=np.int64(1 << 30)) as given, GraphLoader(path, **SMALL) as plain:
+        numbers["host_budget"] = np.int64(1 << 30)
+        with GraphLoader(path, **numbers) as given, GraphLoader(path, **SMALL) as plain:
             assert is_equal(list(given.epoch(np.int64(1))), list(plain.epoch(1)))  # type: ignore[arg-type]
             with pytest.raises(InputError, match="epoch must be an integer"):
                 given.epoch(0.5)  # type: ignore[arg-type]

@@ -15,11 +15,12 @@ import pytest
 from conf.load import load_config
 from storage.errors import GardenError, InputError
 from storage.graph_store import INDICES, GraphStore
-from tasks.ingest import STORE_FILE, ingest_graph
+from tasks.ingest import ingest_graph
 from tasks.profile import profile_graph
 from tasks.readiness import check_config
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
+from tasks.sources import STORE_FILE
 from tasks.tracking import Tracking
 
 EDGES = "0,1\n1,2\n2,3\n3,0\n"

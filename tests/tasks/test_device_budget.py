@@ -48,7 +48,7 @@ def data() -> Data:
 
 @pytest.fixture(scope="module")
 def profile(data: Data) -> AccessProfile:
-    sizes = {"batch_size": 50, "superbatch": 2, "seed": 0, "epochs": 1, "heldout_epochs": 1}
+    sizes: dict[str, Any] = {"batch_size": 50, "superbatch": 2, "seed": 0, "epochs": 1, "heldout_epochs": 1}
     return profile_accesses(data.topology, data.splits.train[:200], (4, 4), replace=False, threads=1, **sizes)
 
 
@@ -58,7 +58,7 @@ def path(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
     splits = {"train": data.splits.train[:200], "valid": data.splits.valid, "test": data.splits.test}
     topology, rows = data.topology, np.tile(data.rows, (1, 64))
     labels = np.asarray(data.labels, np.int64)
-    sizes = {"indptr": topology.indptr, "indices": topology.indices, "features": rows, "labels": labels}
+    sizes: dict[str, Any] = {"indptr": topology.indptr, "indices": topology.indices, "features": rows, "labels": labels}
     write_store(target, **sizes, splits=splits, block_bytes=4096)
     return target
 
@@ -97,8 +97,10 @@ def test_it_leaves_what_training_takes_and_a_reserve(
 
 
 def _plan(data: Data, profile: AccessProfile, budget: int, use_spare: bool) -> CachePlan:
-    sizes = {"row_bytes": 100, "id_bytes": 4, "device_budget": budget, "max_fanout": 4, "use_spare": use_spare}
-    return build_plan(profile, data.topology.in_degree(), counting="input", **sizes)
+    return build_plan(
+        profile, data.topology.in_degree(), row_bytes=100, id_bytes=4, device_budget=budget, max_fanout=4,
+        use_spare=use_spare, counting="input",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("budget", [0, 900, 1500, 40_000, 150_000, 450_000, 10_000_000])

@@ -95,7 +95,8 @@ def test_a_loading_thread_that_does_not_end_is_an_error(device: _Device, monkeyp
     """What it may still read must not be given back in silence."""
     hangs = threading.Event()
     monkeypatch.setattr(device, "gather_group", lambda groups: hangs.wait(20))
-    stream = DeviceLoader(device, device, device, superbatch=2, stall_timeout_s=0.2).epoch([np.array([0])], epoch=0)
+    whole: Any = device
+    stream = DeviceLoader(whole, whole, whole, superbatch=2, stall_timeout_s=0.2).epoch([np.array([0])], epoch=0)
     try:
         with pytest.raises(MachineError, match=r"has not ended for 0\.2 s"):
             stream.close()

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kernels.cuda.current import launching_through
-from tasks import device_compute
 from tasks.device_compute import DeviceCompute
 from tasks.device_memory import RESERVE_BYTES, numbering_bytes
+from tasks.in_memory import InMemory
 from tasks.peers import Alone
 from tasks.training_epoch import EpochTrainer
 from tasks.training_types import TrainData
@@ -83,7 +83,7 @@ def _peaks() -> Iterator[list[int]]:
 def test_training_takes_no_more_than_it_says(data: Data, changes: dict[str, Any]) -> None:
     options = replace(BIG, **changes, backend="cuda")
     features = data.features(3000, stands_in=False)
-    source = device_compute.InMemory(data.topology, features)
+    source = InMemory(data.topology, features)
     whole = TrainData(source, data.labels, data.splits.labelled(data.labels), data.degrees, NUM_CLASSES, "")
     with launching_through(SimLauncher()), _peaks() as peaks, EpochTrainer(whole, options, Alone()) as epochs:
         epochs.run(0)

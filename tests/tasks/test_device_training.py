@@ -129,6 +129,8 @@ def test_a_dynamic_cache_on_the_device(data: Data, changes: dict[str, Any]) -> N
 class _Unpinned(SimLauncher):
     """Refuses to pin."""
 
+    host: np.ndarray
+
     def __init__(self, free_bytes: int = 80 << 30) -> None:
         super().__init__()
         self._free_bytes, self.placed = free_bytes, 0
@@ -242,7 +244,7 @@ class _Pinning(SimLauncher):
 
     def __init__(self, *, fails: bool = False) -> None:
         super().__init__()
-        self.pinned, self.most, self._fails = [], 0, fails
+        self.pinned, self.most, self._fails = list[int](), 0, fails
 
     def reach(self, array: Any) -> Any:
         self.pinned.append(array.ctypes.data)

@@ -185,7 +185,7 @@ def test_a_worker_sees_the_one_gpu_that_it_takes(monkeypatch: pytest.MonkeyPatch
         assert pass_fds == (17,)
         raise OSError("enough")
 
-    monkeypatch.setattr(worker_team.subprocess, "Popen", start)
+    monkeypatch.setattr("tasks.worker_team.subprocess.Popen", start)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     for rank, gpus in ((1, 3), (2, 3), (2, 2), (1, 0)):
         job = Job(Path("s"), Path("p"), OPTIONS, "", Path("m"), rank, 1, gpus, {"features/x": 17})

@@ -88,7 +88,7 @@ def test_samples_wait_on_disk_where_the_budget_has_room(tmp_path: Path, monkeypa
     path, expected, meter = tmp_path / "graph.h5", data.train(options), SpillMeter(monkeypatch)
     memory = []
     for disk_budget, spills in ((20_000_000, True), (800_000, False)):
-        storage = {"disk_budget": disk_budget, "hyperbatch": 60}
+        storage: dict[str, Any] = {"disk_budget": disk_budget, "hyperbatch": 60}
         memory.append(smallest_memory(path, options, **storage))
         asked = StorageOptions(host_budget=memory[-1], directory=tmp_path, **storage)
         with open_on_disk(path, NONE, NONE, options, asked) as opened:

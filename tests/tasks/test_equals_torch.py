@@ -66,7 +66,7 @@ def torchs(data: Data, options: TrainOptions, schedule: Schedule | None) -> list
     loss_of = criterion(torch.from_numpy(data.labels[nodes]), options)
     biases = [p for name, p in model.named_parameters() if "bias" in name or "norms" in name]
     others = [p for p in model.parameters() if all(p is not bias for bias in biases)]
-    groups = [{"params": others, "weight_decay": options.weight_decay}, {"params": biases}]
+    groups: list[dict[str, Any]] = [{"params": others, "weight_decay": options.weight_decay}, {"params": biases}]
     optimizer, losses = torch.optim.Adam(groups, lr=options.learning_rate), []
     scheduler = None if schedule is None else schedule(optimizer)
     for _ in range(options.epochs):

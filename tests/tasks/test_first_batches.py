@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.mfg import IdArray
-from kernels.nn.model import ModelSpec
+from kernels.nn.model import GnnModel, ModelSpec, build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
@@ -140,8 +140,13 @@ def test_lists_to_be_cached_are_measured_some_at_a_time(tmp_path: Path, monkeypa
 
 
 def test_a_model_is_built_once_for_all_mini_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    built, build = list[ModelSpec](), step_costs.build_model
-    monkeypatch.setattr(step_costs, "build_model", lambda spec, **options: built.append(spec) or build(spec, **options))
+    built = list[ModelSpec]()
+
+    def building(spec: ModelSpec, **options: Any) -> GnnModel:
+        built.append(spec)
+        return build_model(spec, **options)
+
+    monkeypatch.setattr(step_costs, "build_model", building)
     spec, shapes = ModelSpec("sage", 17, 19, 23, 2), [HopShape(2, 5, 6), HopShape(5, 9, 10)]
     sizes = {step_bytes(spec, shapes, 9) for _ in range(5)}
     assert built == [spec]

@@ -22,10 +22,10 @@ DATA = community_data()
 
 
 def report(epoch: int, *, metric: float | None = 0.5, is_best: bool = True) -> EpochReport:
-    reads = [TierReads(epoch, 2, 3, 4) for _ in range(4)]
+    first, second, third, fourth = (TierReads(epoch, 2, 3, 4) for _ in range(4))
     seconds = {"train": 0.1, "wait": 1e-17, "validate": 1 / 3}
     loss = None if metric is None else 0.1
-    return EpochReport(epoch, 1 / 7, metric, metric, loss, is_best, 0.01, seconds, *reads)
+    return EpochReport(epoch, 1 / 7, metric, metric, loss, is_best, 0.01, seconds, first, second, third, fourth)
 
 
 def filled(path: Path | None, epochs: int) -> History:

@@ -13,7 +13,8 @@ from storage.blocks.stored_features import StoredFeatures
 from storage.graph_store import GraphStore
 from storage.store_writer import write_store
 from tasks.batch_sizes import BatchSizes
-from tasks.hyperbatch_size import GENERATIONS, Hyperbatches
+from tasks.hyperbatch_options import GENERATIONS
+from tasks.hyperbatch_size import Hyperbatches
 
 NODES, WIDTH, BATCHES, IN_EACH, ROWS = 4000, 64, 8, 400, 300
 ROW_BYTES = 4 * WIDTH

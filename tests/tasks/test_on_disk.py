@@ -20,10 +20,12 @@ import pytest
 import torch
 
 from conf.load import load_config
+from kernels.cpu.heap import reused_heap
 from kernels.mfg import SuperBatch
 from kernels.nn.model import ModelSpec, build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
+from kernels.tiered_rows import TieredRows
 from kernels.topology import Topology
 from storage.blocks.gathering import Gatherer, GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler, SamplingMemory
@@ -246,11 +248,10 @@ def test_curves_are_those_of_training_in_memory(tmp_path: Path, validation: Any,
 def test_steps_reuse_the_memory_that_is_planned_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Epoch by epoch from disk, for evaluation needs it in between; a graph in memory has no budget to keep."""
     data, options, asked = community_data(400), replace(OPTIONS, epochs=2), list[int]()
-    reused = training_epoch.reused_heap
 
     def spied(nbytes: int) -> AbstractContextManager[None]:
         asked.append(nbytes)
-        return reused(nbytes)
+        return reused_heap(nbytes)
 
     monkeypatch.setattr(training_epoch, "reused_heap", spied)
     write_data(tmp_path / "graph.h5", data)
@@ -306,6 +307,7 @@ def test_samples_on_disk_and_hyperbatches_that_end_early_change_nothing(
             same(SuperBatch(tuple(one.sample for one in found), wanted.adjacency_reads), wanted)
             assert stream.stats.adjacency_reads == wanted.adjacency_reads
         for one in found:
+            assert isinstance(one.rows, TieredRows)
             assert np.array_equal(one.rows.gather(), data.rows[one.sample.input_nodes])
         assert open_spills() == before
 
@@ -575,7 +577,7 @@ def test_tiled_inference_equals_exact_inference(tmp_path: Path, kind: Any, hidde
         StoredFeatures(store, NONE, buffer_bytes=9 * block_bytes) as features,
     ):
         for tile_bytes in (2000, 40_000, 1 << 22):
-            options = {"degrees": degrees, "budget_bytes": 2 * MB, "directory": tmp_path}
+            options: dict[str, Any] = {"degrees": degrees, "budget_bytes": 2 * MB, "directory": tmp_path}
             inference = TiledInference(topology, features, nodes, spec, **options)
             inference._tile_bytes = tile_bytes
             found = outputs_of(inference, model, nodes)

@@ -20,6 +20,7 @@ from storage.errors import BudgetError, ChecksumMismatchError, InputError, Machi
 from storage.formats.results import write_npy
 from storage.graph_store import GraphStore, write_store
 from storage.order import invert_order
+from storage.store_format import ORIGINAL_ID
 from tasks import prediction_rows
 from tasks.budgets import SMALL_FILES_BYTES, Budgets
 from tasks.model_data import ModelData
@@ -211,7 +212,7 @@ def test_every_budget_above_the_smallest_will_do(
 ) -> None:
     monkeypatch.setattr(prediction_rows, "_in_memory_bytes", lambda *_: 1 << 60)
     topology = data.topology
-    parts = {"indptr": topology.indptr, "indices": topology.indices, "features": data.rows}
+    parts: dict[str, Any] = {"indptr": topology.indptr, "indices": topology.indices, "features": data.rows}
     write_store(tmp_path / "graph.h5", **parts, block_bytes=block_bytes)
     head = prediction_rows.Head.of(named("sage").model, hidden=False)
     with GraphStore.open(tmp_path / "graph.h5") as store:
@@ -229,7 +230,7 @@ def test_blocks_of_ids_are_read_once(data: Data, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(prediction_rows, "_in_memory_bytes", lambda *_: 1 << 60)
     monkeypatch.setattr(prediction_rows, "PART_BYTES", 100)
     topology, times_read = data.topology, dict[str, float]()
-    parts = {"indptr": topology.indptr, "indices": topology.indices, "features": data.rows}
+    parts: dict[str, Any] = {"indptr": topology.indptr, "indices": topology.indices, "features": data.rows}
     head = prediction_rows.Head.of(named("sage").model, hidden=False)
     for name, ids in (("integers", IDS), ("text", NAMES)):
         path = tmp_path / f"{name}.h5"
@@ -238,8 +239,8 @@ def test_blocks_of_ids_are_read_once(data: Data, tmp_path: Path, monkeypatch: py
             plan = prediction_rows.plan_prediction(head, store, Path("out.npy"), 1 << 30)
             found = [part for part, _ in prediction_rows.predicted_rows(head, store, plan, tmp_path)]
             assert prediction_rows.original_ids(np.concatenate(found)).tolist() == ids.tolist()
-            read = store.reader(prediction_rows.ORIGINAL_ID).stats.counts().read_bytes
-            blocks = store.extent(prediction_rows.ORIGINAL_ID).num_blocks
+            read = store.reader(ORIGINAL_ID).stats.counts().read_bytes
+            blocks = store.extent(ORIGINAL_ID).num_blocks
             times_read[name] = read / (4096 * blocks)
     assert times_read["integers"] <= 1
     assert times_read["text"] <= 2  # names straddle blocks

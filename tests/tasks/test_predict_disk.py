@@ -65,7 +65,7 @@ def test_the_smallest_disk_budget_is_named_does_and_is_kept(
 ) -> None:
     output: Any = "hidden" if out == "h.npy" else "classes"
     model, path, held = named("gcn"), tmp_path / "out" / out, 12_345
-    places = {"scratch": tmp_path / "state" / "scratch", "held_bytes": held}
+    places: dict[str, Any] = {"scratch": tmp_path / "state" / "scratch", "held_bytes": held}
 
     def write(disk_bytes: int) -> None:
         budgets = Budgets(None, disk_bytes, disk_option="--disk-budget")

@@ -12,7 +12,6 @@ import pytest
 
 from conf.load import load_config
 from storage.errors import BudgetError, MachineError
-from tasks import budgets
 from tasks.build_cache import build_cache
 from tasks.ingest import ingest_graph
 from tasks.profile import profile_graph
@@ -94,7 +93,7 @@ def test_a_disk_too_small_for_a_later_stage_is_said_before_anything_is_written(
     with pytest.raises(BudgetError) as caught:
         run(tmp_path / "state", "disk_budget=1MB", until="ingest")
     ingest = named(caught)
-    monkeypatch.setattr(budgets.shutil, "disk_usage", lambda _: MagicMock(free=ingest))
+    monkeypatch.setattr("tasks.budgets.shutil.disk_usage", lambda _: MagicMock(free=ingest))
     run(tmp_path / "one", until="ingest")
     with pytest.raises(MachineError, match=r"^ingest needs \d+ bytes of disk .* with what later stages take and"):
         run(tmp_path / "all")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ class PygSage(nn.Module):
     def __init__(self, ours: GnnModel) -> None:
         super().__init__()
         self.own, self.neighbor = nn.ModuleList(), nn.ModuleList()
+        layer: Any
         for layer in ours.layers:
             own, neighbor = nn.Linear(layer.in_dim, layer.out_dim), nn.Linear(layer.in_dim, layer.out_dim, bias=False)
             copy_into(layer, own.weight, own.bias, neighbor.weight)
@@ -56,7 +58,7 @@ class PygSage(nn.Module):
         return x
 
 
-def copy_into(layer: nn.Module, own: Tensor, bias: Tensor, neighbor: Tensor) -> None:
+def copy_into(layer: Any, own: Tensor, bias: Tensor, neighbor: Tensor) -> None:
     with torch.no_grad():
         own.copy_(layer.weight_self)
         bias.copy_(layer.bias)

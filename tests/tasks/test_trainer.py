@@ -19,7 +19,7 @@ import torch
 
 from kernels.mfg import IdArray
 from kernels.nn import project
-from kernels.nn.model import build_model
+from kernels.nn.model import Kind, build_model
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, shuffled_batches
 from kernels.tiered_rows import TieredRows
@@ -75,7 +75,7 @@ def test_caches_do_not_change_a_bit(reference: TrainResult) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
 @pytest.mark.parametrize("kind", ["sage", "gcn", "gat"])
-def test_rows_read_in_place_train_the_same_network_whatever_the_tiers(kind: str, dtype: str) -> None:
+def test_rows_read_in_place_train_the_same_network_whatever_the_tiers(kind: Kind, dtype: str) -> None:
     """Without dropout of the input no row is gathered; dropout of next to nothing gathers and rounds to nothing."""
     data = community_data(dtype=dtype)
     options = replace(OPTIONS, kind=kind, epochs=2, input_dropout=0.0)
@@ -106,7 +106,7 @@ def test_input_rows_never_stand_together_in_memory(kind: Any, monkeypatch: pytes
     monkeypatch.setattr(project, "_PIECE_ROWS", 16)
     monkeypatch.setattr(TieredRows, "gather", watched)
     monkeypatch.setattr(FeatureTiers, "gather_group", refused)
-    DATA.train(replace(OPTIONS, kind=kind, epochs=1, input_dropout=0.0, batch_size=100))  # type: ignore[arg-type]
+    DATA.train(replace(OPTIONS, kind=kind, epochs=1, input_dropout=0.0, batch_size=100))
     assert max(gathered, default=0) <= 16
     with pytest.raises(AssertionError, match="rows were gathered"):
         DATA.train(replace(OPTIONS, kind=kind, epochs=1, input_dropout=0.5))

@@ -144,7 +144,7 @@ def test_resumed_team_goes_on_as_if_undisturbed(files: Files, tmp_path: Path) ->
 
 def test_stalled_worker_ends_with_a_message(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time-out covers the start as well, which takes longer on a busy machine: it is shortened for exchanges."""
-    monkeypatch.setattr(nccl, "GlooPeers", lambda *parts: GlooPeers(*parts[:3], 3.0))
+    monkeypatch.setattr(nccl, "GlooPeers", lambda file, rank, size, _: GlooPeers(file, rank, size, 3.0))
 
     def suspend(report: EpochReport) -> None:
         if report.epoch == 0:

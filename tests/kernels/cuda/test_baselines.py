@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +18,7 @@ from kernels.cuda.baselines import (
     sample_by_warps,
 )
 from kernels.cuda.gather import count_accesses
-from kernels.cuda.launch import Launcher
+from kernels.cuda.launch import DeviceLauncher, Launcher
 from kernels.cuda.sample import plan_rows
 from kernels.cuda.topology import DeviceTopology
 from kernels.mfg import IdArray
@@ -34,10 +36,10 @@ FANOUT = 5
 @DRAWN
 @given(graph=graphs(), data=st.data())
 def test_forms_with_our_draws_give_our_samples(
-    launcher: Launcher, graph: tuple[np.ndarray, IdArray], data: st.DataObject
+    launcher: DeviceLauncher, graph: tuple[np.ndarray, IdArray], data: st.DataObject
 ) -> None:
     topology = Topology.in_memory(*graph)
-    nodes = np.arange(topology.num_nodes, dtype=graph[1].dtype)
+    nodes: Any = np.arange(topology.num_nodes, dtype=graph[1].dtype)
     ptr = np.array([0, data.draw(st.integers(0, len(nodes))), len(nodes)])
     keys = np.array([21, 22], np.uint64)
     _, expected, _, _ = reference.sample_neighbors(topology, nodes, ptr, FANOUT, stream_keys=keys)

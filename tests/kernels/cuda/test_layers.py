@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def _both(
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_aggregate_has_the_bits_of_the_cpus(
-    launcher: DeviceLauncher, mfg: Mfg, width: int, given_factors: tuple[bool, bool], place: str, reduce: str,
+    launcher: DeviceLauncher, mfg: Mfg, width: int, given_factors: tuple[bool, bool], place: str, reduce: Any,
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     generator = torch.Generator().manual_seed(width)
@@ -73,7 +74,7 @@ def test_aggregate_has_the_bits_of_the_cpus(
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
-def test_aggregate_reads_rows_where_the_tiers_hold_them(launcher: Launcher, dtype: type) -> None:
+def test_aggregate_reads_rows_where_the_tiers_hold_them(launcher: Launcher, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     tiers = [(100 * rng.standard_normal((size, 12))).astype(dtype) for size in (5, 0, 9)]
     tiers[0].reshape(-1)[:4] = np.array([0, 1, 2, 3], np.uint8)
@@ -121,7 +122,8 @@ class _Gpu:
 def test_what_lies_on_the_cpu_is_never_given_to_a_gpu() -> None:
     mfg = Mfg(np.array([0, 2]), np.array([1, 2], np.int32), 3)
     rows = torch.arange(6.0).view(3, 2)
-    with launching_through(_Gpu()):
+    gpu: Any = _Gpu()
+    with launching_through(gpu):
         assert device_launcher(0).torch_device.type == "cuda"
         assert aggregate(mfg, rows).tolist() == [[6.0, 8.0]]
         assert dropout(rows, 0.5, np.uint64(1)).shape == rows.shape

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -35,7 +37,7 @@ def _same_samples(launcher: Launcher, device: SuperBatch, host: SuperBatch) -> N
     assert device.adjacency_reads == host.adjacency_reads
     for one, other in zip(device.samples, host.samples, strict=True):
         assert (one.batch_index, one.num_seed_rows) == (other.batch_index, other.num_seed_rows)
-        pairs = [(one.input_nodes, other.input_nodes), (one.seed_inverse, other.seed_inverse)]
+        pairs: list[tuple[Any, Any]] = [(one.input_nodes, other.input_nodes), (one.seed_inverse, other.seed_inverse)]
         for mfg, expected in zip(one.hops, other.hops, strict=True):
             assert mfg.num_src == expected.num_src
             pairs += [(mfg.indptr, expected.indptr), (mfg.indices, expected.indices)]
@@ -66,9 +68,7 @@ def test_drawn_samples_equal_the_cpus(
 
 
 @pytest.mark.parametrize(("dtype", "is_pinned"), [(np.float32, True), (np.float16, True), (np.float32, False)])
-def test_a_super_batch_equals_the_cpus_through_all_tiers(
-    launcher: DeviceLauncher, dtype: type, is_pinned: bool
-) -> None:
+def test_a_super_batch_equals_the_cpus_through_all_tiers(launcher: DeviceLauncher, dtype: Any, is_pinned: bool) -> None:
     """K = 8, three hops, adjacency cache; rows from the device cache, the dynamic cache, staging and host memory."""
     num_nodes = 2000
     rng = np.random.default_rng(5)
@@ -109,7 +109,7 @@ def test_a_super_batch_equals_the_cpus_through_all_tiers(
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
-def test_the_first_layer_reads_rows_where_they_lie(launcher: DeviceLauncher, dtype: type, reduce: Reduce) -> None:
+def test_the_first_layer_reads_rows_where_they_lie(launcher: DeviceLauncher, dtype: Any, reduce: Reduce) -> None:
     """To the bit what the CPU sums up."""
     rng, features = np.random.default_rng(2), np.random.default_rng(1).integers(0, 200, (300, 20)).astype(dtype)
     host = PinnedRows(launcher, launcher.reach(features))
@@ -207,7 +207,7 @@ def test_a_row_outside_its_tier_is_refused(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_count_accesses(launcher: Launcher, dtype: type) -> None:
+def test_count_accesses(launcher: Launcher, dtype: Any) -> None:
     ids = np.random.default_rng(0).integers(0, 9, 1000).astype(dtype)
     counts, expected = launcher.xp.zeros(9, np.int64), np.zeros(9, np.int64)
     for part in (ids, ids[:0], ids[:7]):

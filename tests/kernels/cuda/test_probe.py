@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.cuda import probe as module
 from kernels.cuda.probe import probe
 from tasks import doctor
 
@@ -62,8 +61,10 @@ def _machine(
         return driver
 
     find = importlib.util.find_spec
-    monkeypatch.setattr(module.ctypes, "CDLL", load)
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda n: cupy or None if n == "cupy" else find(n))
+    monkeypatch.setattr("kernels.cuda.probe.ctypes.CDLL", load)
+    monkeypatch.setattr(
+        "kernels.cuda.probe.importlib.util.find_spec", lambda n: cupy or None if n == "cupy" else find(n)
+    )
     monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
 

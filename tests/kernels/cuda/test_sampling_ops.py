@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_classify_by_degree(
     uniq, uniq_ptr = _unique_batches(data, topology)
     degree_U = topology.in_degree()[uniq]
     expected = reference.classify_by_degree(uniq, uniq_ptr, degree_U, fanout, replace=replacing)
-    on_device = [launcher.to_device(array) for array in (uniq, uniq_ptr, degree_U)]
+    on_device = (launcher.to_device(uniq), launcher.to_device(uniq_ptr), launcher.to_device(degree_U))
     got = CudaOps(launcher).classify_by_degree(*on_device, fanout, replace=replacing)
     for one, other in zip(got, expected, strict=True):
         _same(launcher.to_host(one), other)
@@ -93,7 +94,7 @@ def test_relabel(launcher: Launcher, data: st.DataObject, topology: Topology) ->
     edge_ptr = np.cumsum([0, *lengths], dtype=np.int64)
     node = st.integers(0, topology.num_nodes - 1)
     drawn = data.draw(st.lists(node, min_size=int(edge_ptr[-1]), max_size=int(edge_ptr[-1])))
-    neighbors = np.array(drawn, uniq.dtype)
+    neighbors: Any = np.array(drawn, uniq.dtype)
     on_device = [launcher.to_device(array) for array in (uniq, uniq_ptr, neighbors, edge_ptr)]
     got = CudaOps(launcher).relabel(*on_device)
     for one, other in zip(got, reference.relabel(uniq, uniq_ptr, neighbors, edge_ptr), strict=True):

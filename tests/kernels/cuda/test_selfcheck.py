@@ -69,7 +69,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
             raise answer
         return answer
 
-    monkeypatch.setattr(verdict.subprocess, "run", run)
+    monkeypatch.setattr("kernels.cuda.verdict.subprocess.run", run)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return answers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,7 +94,8 @@ def test_reading_the_tiers_equals_gathering_first(
     rng = np.random.default_rng(seed)
     rows = tiered(mfg.num_src, width, dtype, rng)
     weight, scale = (torch.from_numpy(rng.random(n)) if factored else None for n in (mfg.num_src, mfg.num_dst))
-    rest = {"own_D": torch.from_numpy(rng.random(mfg.num_dst)) if own == "added" else None, "beside": own == "beside"}
+    own_D = torch.from_numpy(rng.random(mfg.num_dst)) if own == "added" else None
+    rest: dict[str, Any] = {"own_D": own_D, "beside": own == "beside"}
     rest |= {"weight_S": weight, "scale_D": scale, "reduce": "mean" if factored else "sum"}
     gathered = torch.from_numpy(rows.gather()).float()
     assert torch.equal(aggregate_tiers(mfg, rows, **rest), aggregate(mfg, gathered, **rest))

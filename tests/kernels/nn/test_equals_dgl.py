@@ -45,7 +45,10 @@ def given_the_same_weights(pairs: Matched, seed: int) -> None:
     rng = generator(seed)
     with torch.no_grad():
         for ours, theirs in pairs:
-            ours.copy_(glorot(*ours.shape, rng) if ours.ndim == 2 else 0.1 * torch.randn(ours.shape, generator=rng))
+            if ours.ndim == 2:
+                ours.copy_(glorot(ours.shape[0], ours.shape[1], rng))
+            else:
+                ours.copy_(0.1 * torch.randn(ours.shape, generator=rng))
             theirs.copy_(ours.reshape(theirs.shape))
 
 

@@ -145,11 +145,11 @@ def test_rows_that_one_hyperbatch_keeps_serve_the_next_one(wide: GraphStore, tmp
 def test_groups_or_spills_by_arithmetic(wide: GraphStore, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Mini-batches that share no block are grouped, those that each touch all blocks are spilled."""
     caplog.set_level(logging.INFO)
-    apart = [np.arange(start, start + 400) for start in range(0, 2000, 400)]
+    apart: list[IdArray] = [np.arange(start, start + 400) for start in range(0, 2000, 400)]
     assert gathered_bytes(wide, apart, 400, tmp_path)[1] == 0
     assert "grouped" in caplog.text
     caplog.clear()
-    together = [np.arange(start, 2000, 5) for start in range(5)]
+    together: list[IdArray] = [np.arange(start, 2000, 5) for start in range(5)]
     assert gathered_bytes(wide, together, 400, tmp_path)[1] > 0
     assert "spilled" in caplog.text
 

@@ -33,7 +33,7 @@ FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 3, 5, 70]), max_size=3)
 def same(one: SuperBatch, other: SuperBatch) -> None:
     for a, b in zip(one.samples, other.samples, strict=True):
         assert (a.batch_index, a.num_seed_rows) == (b.batch_index, b.num_seed_rows)
-        pairs = [(a.input_nodes, b.input_nodes), (a.seed_inverse, b.seed_inverse)]
+        pairs: list[tuple[Any, Any]] = [(a.input_nodes, b.input_nodes), (a.seed_inverse, b.seed_inverse)]
         for hop, other_hop in zip(a.hops, b.hops, strict=True):
             assert hop.num_src == other_hop.num_src
             pairs += [(hop.indptr, other_hop.indptr), (hop.indices, other_hop.indices)]
@@ -56,7 +56,7 @@ def test_equals_the_sampler_in_memory(data: st.DataObject) -> None:
     batches = data.draw(seed_batches(num_nodes))
     block_bytes = data.draw(st.sampled_from([8, 16, 64, 4096]))
     indptr_blocks = data.draw(st.none() | st.integers(2, 9))
-    options = {"seed": seed, "purpose": Purpose.TRAIN, "replace": replace, "edge_ids": numbered}
+    options: dict[str, Any] = {"seed": seed, "purpose": Purpose.TRAIN, "replace": replace, "edge_ids": numbered}
     memory = NeighborSampler(cached_topology(indptr, indices, cached), fanouts, **options)
     expected = memory.sample(batches, epoch=2, first_batch=5, batch_step=2)
     with tempfile.TemporaryDirectory() as folder:
@@ -182,7 +182,8 @@ def test_neighbors_wait_on_disk_where_it_holds_the_most_that_they_take(
 @settings(deadline=None, max_examples=50)
 @given(frontiers=seed_batches(300), most_nodes=st.integers(0, 400), fanout=st.integers(1, 9))
 def test_what_waits_takes_no_more_than_is_stated(frontiers: list[IdArray], most_nodes: int, fanout: int) -> None:
-    frontiers = [np.empty(0, np.int64), *map(np.unique, frontiers)]
+    distinct: Any = [np.unique(frontier) for frontier in frontiers]
+    frontiers = [np.empty(0, np.int64), *distinct]
 
     def draw(uniq: IdArray, ptr: npt.NDArray[np.int64]) -> Any:
         """As many neighbors as may be."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,12 @@ def test_reads_go_past_the_page_cache_where_the_disk_allows(
     store, _ = stored
     flags: list[int] = []
     real_open = os.open
-    monkeypatch.setattr(os, "open", lambda path, flag, *rest: (flags.append(flag), real_open(path, flag, *rest))[1])
+
+    def opened(path: str, flag: int, *rest: Any) -> int:
+        flags.append(flag)
+        return real_open(path, flag, *rest)
+
+    monkeypatch.setattr(os, "open", opened)
     open_reader(store).read_all()
     open_reader(store, direct=False).read_all()
     assert [bool(flag & os.O_DIRECT) for flag in flags] == [True, False]

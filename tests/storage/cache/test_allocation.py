@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ TRIED = {"shares": (0.25, 0.5), "gammas": (0.5, 0.9), "intervals": (1, 5)}
 
 @pytest.fixture(scope="module")
 def case() -> PolicyCase:
-    sizes = {"batch_size": BATCH, "superbatch": 4, "epochs": 2, "heldout_epochs": 1}
+    sizes: dict[str, Any] = {"batch_size": BATCH, "superbatch": 4, "epochs": 2, "heldout_epochs": 1}
     profile = profile_accesses(TOPOLOGY, TRAIN, FANOUTS, seed=7, replace=False, threads=2, **sizes)
     return PolicyCase(profile, TOPOLOGY, TRAIN, BATCH, FANOUTS, ROW)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.cpu.top import top_ids
 from storage.cache import hotset
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions, HotSet
@@ -108,9 +110,9 @@ def test_rows_are_those_of_the_source_while_swaps_go_on(share: float, in_place: 
             for _ in range(150):
                 centre = drawn.integers(0, num_nodes)
                 groups = [(centre + drawn.integers(0, 300, 200)) % num_nodes for _ in range(3)]
-                rows_of_each: Iterator[object] = tiers.locate_group(groups) if in_place else tiers.gather_group(groups)
+                rows_of_each: Iterator[Any] = tiers.locate_group(groups) if in_place else tiers.gather_group(groups)
                 for ids, rows in zip(groups, rows_of_each, strict=True):
-                    got = rows.gather() if in_place else rows  # type: ignore[attr-defined]
+                    got = rows.gather() if in_place else rows
                     assert np.array_equal(got, host_ND[ids])
         except BaseException as error:
             failures.append(error)
@@ -239,7 +241,7 @@ def test_an_error_in_an_update_is_raised_at_an_epochs_end(
 def test_an_error_pending_when_it_is_closed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     dynamic = tiers_of(rows_of(100), [], 4, DynamicOptions(share=1, epochs=99)).dynamic
     assert dynamic is not None
-    dynamic.update = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    dynamic.update = lambda: 1 / 0  # type: ignore[assignment,method-assign]
     dynamic._start_update()
     dynamic.close()
     assert "an update failed (division by zero)" in caplog.text
@@ -260,12 +262,11 @@ def test_scores_that_are_scaled_down_during_an_update_do_not_change_what_it_gain
     assert cache is not None
     live = cache._hot
     live.score_N[3], live.weight = 1.8e150, 1e150
-    choose = hotset.top_ids
 
     def scale_down_meanwhile(score_N: np.ndarray, k: int) -> np.ndarray:
         live.advance()
         assert live.weight == 1
-        return choose(score_N, k)
+        return top_ids(score_N, k)
 
     monkeypatch.setattr(hotset, "top_ids", scale_down_meanwhile)
     cache.update()

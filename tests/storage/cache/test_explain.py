@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.storage.cache.counts import profile_of
 def plan_of(budget: int, dynamic: DynamicOptions | None = None) -> CachePlan:
     rng = np.random.default_rng(0)
     counts = rng.poisson(np.geomspace(40, 0.1, 2000), (2, 2000))
-    sizes = {"row_bytes": 64, "id_bytes": 4, "max_fanout": 5}
+    sizes: dict[str, Any] = {"row_bytes": 64, "id_bytes": 4, "max_fanout": 5}
     degree_N = rng.integers(1, 30, 2000)
     return build_plan(
         profile_of(*counts), degree_N, device_budget=budget, counting="smoothed", dynamic=dynamic, **sizes

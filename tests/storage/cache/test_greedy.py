@@ -15,8 +15,8 @@ from storage.cache.greedy import BOTH, LISTS, ROWS, greedy, sums_by_rank
 
 
 def candidates(counts: npt.ArrayLike, reads: npt.ArrayLike, degree: npt.ArrayLike, row_bytes: int) -> Candidates:
-    arrays = (np.array(values, np.int64) for values in (counts, reads, degree))
-    return Candidates(*arrays, rules(5, row_bytes))
+    count_N, reads_N, degree_N = (np.array(values, np.int64) for values in (counts, reads, degree))
+    return Candidates(count_N, reads_N, degree_N, rules(5, row_bytes))
 
 
 def rules(max_fanout: int, row_bytes: int = 7) -> Rules:

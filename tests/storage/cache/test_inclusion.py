@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ TRAIN = np.random.default_rng(2).permutation(NUM_NODES)[:2000]
 
 
 def profile_of(epochs: int, heldout: int, *, replace: bool = False) -> AccessProfile:
-    sizes = {"batch_size": 100, "superbatch": 4, "epochs": epochs, "heldout_epochs": heldout}
+    sizes: dict[str, Any] = {"batch_size": 100, "superbatch": 4, "epochs": epochs, "heldout_epochs": heldout}
     return profile_accesses(TOPOLOGY, TRAIN, (5, 10), seed=7, replace=replace, threads=2, **sizes)
 
 

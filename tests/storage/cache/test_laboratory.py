@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ DATA_BYTES = NUM_NODES * (ROW + 8) + TOPOLOGY.indices.nbytes
 
 @pytest.fixture(scope="module")
 def case() -> PolicyCase:
-    sizes = {"batch_size": 50, "superbatch": 4, "epochs": 3, "heldout_epochs": 30}
+    sizes: dict[str, Any] = {"batch_size": 50, "superbatch": 4, "epochs": 3, "heldout_epochs": 30}
     profile = profile_accesses(TOPOLOGY, TRAIN, (3, 4), seed=7, replace=False, threads=2, **sizes)
     return PolicyCase(profile, TOPOLOGY, TRAIN, 50, (3, 4), ROW)
 

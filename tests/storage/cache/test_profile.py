@@ -183,7 +183,9 @@ def test_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("counting", ["smoothed", "input", "full_link"])
 def test_a_profile_written_as_it_is_counted_is_the_same(tmp_path: Path, counting: Any) -> None:
-    sizes = {"batch_size": 20, "superbatch": 2, "seed": 5, "epochs": 2, "heldout_epochs": 3, "threads": 2}
+    sizes: dict[str, Any] = {
+        "batch_size": 20, "superbatch": 2, "seed": 5, "epochs": 2, "heldout_epochs": 3, "threads": 2
+    }  # fmt: skip
     options = ProfileOptions(replace=False, **sizes)
     accesses = write_profile(tmp_path / "profile.h5", TOPOLOGY, TRAIN, (4, 3), options)
     profile, loaded = take_profile(), AccessProfile.load(tmp_path / "profile.h5")
@@ -218,7 +220,9 @@ def test_counts_are_as_wide_as_they_can_get(batches: int, epochs: int, heldout: 
 def test_counting_takes_20_bytes_a_node_and_a_profile_28(tmp_path: Path) -> None:
     num_nodes = 1 << 20
     topology = Topology.in_memory(np.arange(num_nodes + 1), np.arange(num_nodes, dtype=np.int32)[::-1].copy())
-    sizes = {"batch_size": 10, "superbatch": 1, "seed": 5, "epochs": 1, "heldout_epochs": 1, "threads": 1}
+    sizes: dict[str, Any] = {
+        "batch_size": 10, "superbatch": 1, "seed": 5, "epochs": 1, "heldout_epochs": 1, "threads": 1
+    }  # fmt: skip
     nodes, options = np.arange(100), ProfileOptions(replace=False, **sizes)
     sampler_bytes = 8 * num_nodes
 
@@ -259,7 +263,7 @@ def test_counts_from_disk_are_those_from_memory(
         }  # fmt: skip
         nodes = store.read_split("train")
         in_memory = profile_accesses(Topology.in_memory(*store.read_adjacency()), nodes, (4, 3), superbatch=2, **fields)
-        buffers = {"buffer_bytes": 2 * BLOCK_BYTES, "indptr_buffer_bytes": indptr_buffer_bytes}
+        buffers: dict[str, Any] = {"buffer_bytes": 2 * BLOCK_BYTES, "indptr_buffer_bytes": indptr_buffer_bytes}
         with StoredTopology(store, np.empty(0, np.int64), **buffers) as topology:
             from_disk = profile_accesses(topology, nodes, (4, 3), superbatch=hyperbatch, **fields)
     for field in dataclasses.fields(in_memory):

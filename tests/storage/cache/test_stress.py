@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ DYNAMIC = DynamicOptions(share=0.3, gamma=0.9, interval_batches=1, epochs=1000)
 
 @pytest.fixture(scope="module")
 def case() -> PolicyCase:
-    sizes = {"batch_size": BATCH, "superbatch": 4, "epochs": 2, "heldout_epochs": 4}
+    sizes: dict[str, Any] = {"batch_size": BATCH, "superbatch": 4, "epochs": 2, "heldout_epochs": 4}
     profile = profile_accesses(TOPOLOGY, TRAIN, FANOUTS, seed=7, replace=False, threads=2, **sizes)
     return PolicyCase(profile, TOPOLOGY, TRAIN, BATCH, FANOUTS, ROW)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -62,7 +63,7 @@ def test_superbatch_threads_and_chunks_change_nothing(
 
 def test_its_counts_are_those_of_a_profile(tmp_path: Path) -> None:
     nodes = np.arange(0, 400, 2)
-    sizes = {"batch_size": 30, "superbatch": 3, "epochs": 2, "heldout_epochs": 0, "seed": 1}
+    sizes: dict[str, Any] = {"batch_size": 30, "superbatch": 3, "epochs": 2, "heldout_epochs": 0, "seed": 1}
     profile = profile_accesses(TOPOLOGY, nodes, (3, 4), replace=False, threads=1, **sizes)
     # The profile's own streams, so that both see the same samples.
     counted_f_N, counted_a_N = np.zeros(400, np.int64), np.zeros(400, np.int64)

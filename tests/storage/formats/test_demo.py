@@ -116,6 +116,7 @@ def test_odd_sizes(changes: dict[str, int]) -> None:
     source = make(**changes)
     edges = read_edges(source)
     assert len(edges) == (DEFAULTS | changes)["edges"]
+    assert source.num_nodes is not None
     assert all(0 <= u < source.num_nodes and 0 <= v < source.num_nodes for u, v in edges)
     assert read_features(source).shape == (source.num_nodes, 6)
     assert labels(source).max() < min((DEFAULTS | changes)["classes"], (DEFAULTS | changes)["nodes"])

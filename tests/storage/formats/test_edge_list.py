@@ -237,8 +237,8 @@ def test_wiki_vote(tmp_path: Path) -> None:
         ids = store.read_original_ids()
         assert (ids[0], ids[-1]) == (3, 8297)
         in_degree, out_degree = np.diff(store.read_indptr()), store.read_out_degree()
-        assert (in_degree.max(), np.count_nonzero(in_degree == 0)) == (457, 4734)
-        assert (out_degree.max(), np.count_nonzero(out_degree == 0)) == (893, 1005)
+        assert (int(in_degree.max()), int(np.count_nonzero(in_degree == 0))) == (457, 4734)
+        assert (int(out_degree.max()), int(np.count_nonzero(out_degree == 0))) == (893, 1005)
     symmetric = ingest(source, IngestOptions(split="random", symmetrize=True), tmp_path / "s.h5")
     assert symmetric.num_edges == 2 * 100_762
 

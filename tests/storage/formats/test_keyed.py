@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def write(path: Path, table: pl.DataFrame) -> Path:
     return path
 
 
-def tables(folder: Path, suffix: str, ids: dict[str, Any], order: list[str]) -> dict[str, Path]:
+def tables(folder: Path, suffix: str, ids: dict[str, Any], order: list[str]) -> dict[str, Any]:
     edges = pl.DataFrame({"src": [ids[u] for u, _ in EDGES], "dst": [ids[v] for _, v in EDGES]})
     features = pl.DataFrame(
         {"f0": [FEATURES[n][0] for n in order], "key": [ids[n] for n in order], "f1": [FEATURES[n][1] for n in order]}
@@ -59,11 +60,10 @@ def tables(folder: Path, suffix: str, ids: dict[str, Any], order: list[str]) -> 
 @pytest.mark.parametrize("kind", ["strings", "gaps", "row numbers"])
 @pytest.mark.parametrize("order", [NAMES, ["dora", "zoë", "ann", "carl", "bob"]])
 def test_rows_are_found_by_id(tmp_path: Path, suffix: str, kind: str, order: list[str]) -> None:
-    ids: dict[str, Any] = {"strings": {n: n for n in NAMES}, "gaps": NUMBERS}.get(kind) or {
-        name: place for place, name in enumerate(NAMES)
-    }
+    kinds: dict[str, dict[str, Any]] = {"strings": {n: n for n in NAMES}, "gaps": NUMBERS}
+    ids = kinds.get(kind) or {name: place for place, name in enumerate(NAMES)}
     files = tables(tmp_path, suffix, ids, order)
-    source = (open_parquet if suffix == ".parquet" else open_edge_list)(**files, id_column="key")  # type: ignore[operator]
+    source = (open_parquet if suffix == ".parquet" else open_edge_list)(**files, id_column="key")
     report = ingest(source, OPTIONS, tmp_path / "g.h5")
     with GraphStore.open(tmp_path / "g.h5") as store:
         assert store.read_original_ids().tolist() == list(ids.values())
@@ -82,7 +82,7 @@ def test_the_store_does_not_depend_on_the_budget(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(distinct_keys, "CHUNK_EDGES", 500)
     monkeypatch.setattr(ingesting, "LEAST_NUMBERING_BYTES", 50_000)
     write_keyed_graph(tmp_path / "graph", ".parquet", 3000, 9000, 3, ids=ids, labelled=0.5)
-    files = {name: tmp_path / f"graph/{name}.parquet" for name in ("edges", "features", "labels")}
+    files: dict[str, Any] = {name: tmp_path / f"graph/{name}.parquet" for name in ("edges", "features", "labels")}
     spilled: list[Path] = []
     spill = DistinctKeys._spill
 
@@ -91,9 +91,13 @@ def test_the_store_does_not_depend_on_the_budget(tmp_path: Path, monkeypatch: py
         spilled.extend(keys._files)
 
     monkeypatch.setattr(DistinctKeys, "_spill", watched)
+
+    def plan(work_bytes: int | None, _: Any) -> int | None:
+        return work_bytes
+
     for name, room, work_bytes in (("whole", None, None), ("small", Room(1), 10_000)):
-        source = open_parquet(**files, id_column="id")  # type: ignore[arg-type]
-        ingest(source, OPTIONS, tmp_path / name, plan=lambda _, work_bytes=work_bytes: work_bytes, room=room)
+        source = open_parquet(**files, id_column="id")
+        ingest(source, OPTIONS, tmp_path / name, plan=partial(plan, work_bytes), room=room)
         assert bool(spilled) == (name == "small")
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "small").read_bytes()
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -40,7 +41,7 @@ Good = Callable[[Path], tuple[Callable[[], GraphSource], IngestOptions]]
 """Writes a good data set to a folder; returns how to open and to ingest it."""
 
 
-def write_tables(folder: Path) -> dict[str, Path]:
+def write_tables(folder: Path) -> dict[str, Any]:
     np.save(folder / "x.npy", np.eye(4, dtype=np.float32))
     np.save(folder / "y.npy", np.array([0.0, 1.0, np.nan, 1.0]))
     return {"features": folder / "x.npy", "labels": folder / "y.npy"}
@@ -61,7 +62,7 @@ def parquet(folder: Path) -> tuple[Callable[[], GraphSource], IngestOptions]:
     pl.DataFrame({"u": [0, 1, 2], "v": [1, 2, 3]}).write_parquet(folder / "e.parquet")
     pl.DataFrame({"f": [0.5, 1.5, 2.5, 3.5], "g": [1, 2, None, 4]}).write_parquet(folder / "x.parquet")
     pl.DataFrame({"y": ["a", None, "b", "a"]}).write_parquet(folder / "y.parquet")
-    tables = {"features": folder / "x.parquet", "labels": folder / "y.parquet"}
+    tables: dict[str, Any] = {"features": folder / "x.parquet", "labels": folder / "y.parquet"}
     return lambda: open_parquet(folder / "e.parquet", **tables), IMPUTED
 
 

@@ -61,9 +61,10 @@ def write_arrays(raw: Path, form: str, parts: dict[str, Any]) -> None:
             np.save(raw / f"{name}.npy", array)
         return
     labels = {name: arrays.pop(name) for name in ("node_label", "graph_label") if name in arrays}
-    (np.savez if form == "npz" else np.savez_compressed)(raw / "data.npz", **arrays)
+    write: Any = np.savez if form == "npz" else np.savez_compressed
+    write(raw / "data.npz", **arrays)
     for name, array in labels.items():
-        np.savez(raw / f"{name.replace('_', '-')}.npz", **{name: array})
+        write(raw / f"{name.replace('_', '-')}.npz", **{name: array})
 
 
 @pytest.mark.parametrize("form", ["csv", "npz", "compressed", "npy"])
@@ -112,7 +113,7 @@ def test_graphs_become_one_without_edges_between_them(
     with GraphStore.open(tmp_path / "g.h5") as store:
         assert store.info.is_union
         assert store.read_graph_ids().tolist() == [0, 0, 2, 2, 2]
-        assert np.array_equal(store.read_graph_labels(), [[0.5, 1], [np.nan, 0], [-2, 1]], equal_nan=True)
+        assert np.array_equal(store.read_graph_labels(), np.array([[0.5, 1], [np.nan, 0], [-2, 1]]), equal_nan=True)
         assert store.read_split("train").tolist() == [2, 3, 4]
         assert store.info.num_classes == 0
 

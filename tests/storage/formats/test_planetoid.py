@@ -29,8 +29,11 @@ def python2_pickle(value: Any) -> bytes:
     return pickled.replace(b"numpy._core.multiarray\n", b"numpy.core.multiarray\n")
 
 
-class _Python2Pickler(pickle._Pickler):  # type: ignore[name-defined,misc] - the Python one, whose opcodes can be chosen
-    dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+_PythonPickler: Any = vars(pickle)["_Pickler"]  # not the one in C: its opcodes can be chosen
+
+
+class _Python2Pickler(_PythonPickler):  # type: ignore[misc]
+    dispatch: ClassVar[dict[Any, Any]] = dict(_PythonPickler.dispatch)
 
     def save_bytes(self, value: bytes) -> None:
         self.write(pickle.BINSTRING + struct.pack("<i", len(value)) + value)

@@ -44,10 +44,10 @@ def test_sizes_and_splits() -> None:
     source = make()
     src, dst = ends(source)
     assert len(src) == len(dst) == source.approx_edges == 300_000
-    assert (src.dtype, min(src.min(), dst.min()), source.num_nodes) == (np.int32, 0, 4096)
+    assert (src.dtype, min(src.min(), dst.min()), source.num_nodes) == (np.dtype(np.int32), 0, 4096)
     assert max(src.max(), dst.max()) < 4096
     features = read_features(source)
-    assert (features.shape, features.dtype) == ((4096, 6), np.float16)
+    assert (features.shape, features.dtype) == ((4096, 6), np.dtype(np.float16))
     assert source.splits is not None
     sizes = [len(source.splits[split]) for split in ("train", "valid", "test")]
     assert sizes == pytest.approx([819, 410, 410], rel=0.15)

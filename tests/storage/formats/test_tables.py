@@ -20,7 +20,7 @@ def test_npy_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: st
     feat = np.random.default_rng(0).standard_normal((37, 5)).astype(np.float32)
     np.save(tmp_path / "x.npy", np.asarray(feat, order=order))  # type: ignore[call-overload]
     table = open_features(tmp_path / "x.npy")
-    assert (table.num_rows, table.dim, table.dtype) == (37, 5, np.float32)
+    assert (table.num_rows, table.dim, table.dtype) == (37, 5, np.dtype(np.float32))
     assert np.array_equal(np.concatenate(list(table.chunks())), feat)
     assert np.array_equal(np.concatenate(list(table.chunks())), feat), "read again"
 

@@ -80,7 +80,7 @@ def test_only_plain_numbers_are_read(tmp_path: Path, array: npt.NDArray[Any]) ->
 
 def array_state(*state: Any) -> bytes:
     """A legacy file with an array whose state says what it likes."""
-    headers = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {})]
+    headers = [pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, dict[str, Any]())]
     array = np.zeros(3).__reduce__()
     return b"".join([*headers, pickle.dumps({"edge": Reduced(array[0], array[1], state)}, 2)])
 
