@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -152,11 +153,13 @@ def decide(config: PipelineConfig, source: GraphSource, machine: Machine, work: 
     work = replace(work, graph=work.graph.in_blocks_of(block))
     store, asked_disk = work.graph.store, config.disk_budget
     in_memory = training_estimate(config, store).memory_bytes
+    budgets = partial(_budgets, config, source, machine, work)
     from_disk = in_memory > machine.memory_bytes or config.storage.mode == "storage"
-    config = settled(config, source, machine.memory_bytes, block, from_disk=from_disk)
-    smallest = smallest_budgets(config, source, work)
-    needed = (nbytes for stage, nbytes in smallest.items() if from_disk or stage != TRAIN)
-    host_budget = max(machine.memory_bytes, *needed)
+    settled_config, smallest, host_budget = budgets(from_disk=from_disk)
+    if config.storage.mode == "memory" and from_disk and in_memory <= host_budget:  # so much is needed all the same
+        from_disk = False
+        settled_config, smallest, host_budget = budgets(from_disk=from_disk, least=in_memory)
+    config = settled_config
     plan = plan_of(config, work, host_budget) if from_disk else None
     settings = {"layout.block_bytes": str(block), "storage.mode": config.storage.mode}
     if from_disk or host_budget > machine.memory_bytes:
@@ -174,15 +177,25 @@ def decide(config: PipelineConfig, source: GraphSource, machine: Machine, work: 
         hyperbatch=0 if plan is None else plan.hyperbatch,
         smallest_host_budget=smallest,
         epoch=_epoch(machine, work, plan),
-        evaluation=evaluation(store, work.spec, work.validated.shapes, plan, machine.disk),
+        evaluation=evaluation(store, work.spec, work.validated.shapes, work.options.metric, plan, machine.disk),
     )
+
+
+def _budgets(
+    config: PipelineConfig, source: GraphSource, machine: Machine, work: Workload, *, from_disk: bool, least: int = 0
+) -> tuple[PipelineConfig, dict[str, int], int]:
+    """The configuration in a mode, the smallest `host_budget` of each stage, and one that does for all that are run."""
+    config = settled(config, source, machine.memory_bytes, work.graph.store.info.block_bytes, from_disk=from_disk)
+    smallest = smallest_budgets(config, source, work)
+    needed = (nbytes for stage, nbytes in smallest.items() if from_disk or stage != TRAIN)
+    return config, smallest, max(machine.memory_bytes, least, *needed)
 
 
 def _epoch(machine: Machine, work: Workload, plan: StoragePlan | None) -> Expected:
     batch, threads = batch_seconds(work), work.options.threads
     if plan is None:
         return epoch_in_memory(work.num_batches, batch, threads)
-    return epoch_from_disk(plan, work.first.sizes, work.num_batches, batch, machine.disk, threads)
+    return epoch_from_disk(plan, work.sizes, work.num_batches, batch, machine.disk, threads)
 
 
 def _reasons(
@@ -202,8 +215,7 @@ def _reasons(
         f"{disk.written_bytes_per_s / 1e6:,.0f} MB/s written, {format_bytes(machine.free_disk_bytes)} free",
         f"a mini-batch has about {work.batch.num_inputs:,} input nodes and "
         f"{sum(shape.num_edges for shape in work.batch.shapes):,} edges; an epoch has {work.num_batches:,}",
-        f"training in memory takes {format_bytes(in_memory)}, which "
-        f"{'fits' if in_memory <= machine.memory_bytes else 'does not fit'}",
+        f"training in memory takes {format_bytes(in_memory)}, which {_fits(in_memory, machine, plan)}",
         f"the smallest host_budget, training from disk, is {max(smallest.values())}: "
         + ", ".join(f"{stage} {format_bytes(nbytes)}" for stage, nbytes in smallest.items()),
         f"reads of {format_bytes(block)} reach about nine tenths of this disk's rate",
@@ -214,6 +226,12 @@ def _reasons(
             f"{'on disk' if plan.spills_samples else 'in memory'} until they are used"
         )
     return tuple(reasons)
+
+
+def _fits(in_memory: int, machine: Machine, plan: StoragePlan | None) -> str:
+    if in_memory <= machine.memory_bytes:
+        return "fits"
+    return "fits into what other stages need" if plan is None else "does not fit"
 
 
 def _source_of(degrees: DegreeSample) -> str:

@@ -39,7 +39,7 @@ def plan_of(config: PipelineConfig, work: Workload, budget: int, *, larger: floa
         work.options,
         work.spec,
         # Rows and lists together.
-        replace(work.first, sizes=work.first.sizes.times(larger), list_bytes=stand_in_bytes(config)),
+        replace(work.first(larger), list_bytes=stand_in_bytes(config)),
         num_seeds=work.graph.store.info.split_sizes["train"],
         cached_rows=0,
         host_budget=budget,

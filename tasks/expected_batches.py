@@ -13,6 +13,8 @@ from storage.degree_sample import DegreeSample
 from tasks.step_costs import HopShape
 
 F64Array = npt.NDArray[np.float64]
+_LUCK = 0.05
+"""Longer lists than those expected of the longest are drawn so often."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,13 @@ class ExpectedBatch:
 
 
 def expected_batch(
-    degrees: DegreeSample, fanouts: Sequence[int], num_seeds: float, *, replace: bool = False
+    degrees: DegreeSample,
+    fanouts: Sequence[int],
+    num_seeds: float,
+    *,
+    replace: bool = False,
+    longest: int = 0,
+    all_seeds: float = 0,
 ) -> ExpectedBatch:
     """Expect a mini-batch of seeds drawn from all nodes alike.
 
@@ -40,6 +48,10 @@ def expected_batch(
     num_seeds : float
     replace : bool
         Whether neighbors are drawn with replacement.
+    longest : int
+        So many of its seeds are those with the longest lists of an epoch's, as long as they get in one of twenty draws.
+    all_seeds : float
+        Seeds of an epoch.
 
     Notes
     -----
@@ -47,7 +59,9 @@ def expected_batch(
     the share of its list by then, of the nodes that came with each hop.
     """
     in_degree, shapes, named = degrees.in_degree, list[HopShape](), float(degrees.nodes @ degrees.out_degree)
-    reached = np.full(len(in_degree), min(1.0, num_seeds / max(1, degrees.num_nodes)))
+    chosen = min(longest, num_seeds)
+    reached = np.full(len(in_degree), min(1.0, (num_seeds - chosen) / max(1, degrees.num_nodes)))
+    reached = np.maximum(reached, _longest(degrees, chosen, all_seeds / max(1, degrees.num_nodes)))
     came, found = [reached], [np.zeros(len(in_degree))]
     for fanout in reversed(fanouts):
         drawn = in_degree if fanout < 0 else np.minimum(fanout, in_degree)
@@ -62,6 +76,17 @@ def expected_batch(
         reached = reached + new
         came, found = [*came, new], [*found, np.zeros(len(in_degree))]
     return ExpectedBatch(tuple(shapes), round(float(degrees.nodes @ reached)), round(float(degrees.nodes @ reached**2)))
+
+
+def _longest(degrees: DegreeSample, count: float, share: float) -> F64Array:
+    """Chance of each node to be one of `count` seeds with the longest lists, if a share of all nodes are seeds."""
+    order = np.argsort(-degrees.in_degree, kind="stable")
+    named = np.cumsum(degrees.nodes[order])
+    before = np.maximum(0.0, named - _LUCK / max(1e-9, share))  # nodes from the first that is likely to be a seed on
+    taken = np.diff(np.minimum(before, count), prepend=0.0)
+    chance = np.zeros(len(order))
+    chance[order] = taken / np.maximum(1e-9, degrees.nodes[order])
+    return chance
 
 
 def _shape(nodes: F64Array, reached: F64Array, new: F64Array, entries: F64Array) -> HopShape:

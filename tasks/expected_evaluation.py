@@ -12,10 +12,13 @@ from storage.blocks.edge_runs import RUN_EDGE_BYTES
 from storage.blocks.probe import DiskSpeed
 from storage.blocks.row_file import PIECE_BYTES
 from storage.expected_store import StoreSizes
-from storage.graph_store import FEATURES, INDICES, INDPTR
+from storage.graph_store import FEATURES, INDICES, INDPTR, StoreInfo
 from tasks.disk_plan import tile_budget
 from tasks.expected_epoch import Expected
 from tasks.machine_rates import exact_seconds
+from tasks.metrics import Metric
+from tasks.roc_auc import passes_over
+from tasks.score_rows import ScoreFile
 from tasks.step_costs import HopShape
 from tasks.storage_memory import StoragePlan
 from tasks.tile_plan import LayerSizes, TilePlan, plan_tiles
@@ -25,9 +28,14 @@ _ANY_DISK = 1 << 62
 
 
 def evaluation(
-    store: StoreSizes, spec: ModelSpec, shapes: Sequence[HopShape], plan: StoragePlan | None, disk: DiskSpeed
+    store: StoreSizes,
+    spec: ModelSpec,
+    shapes: Sequence[HopShape],
+    metric: Metric,
+    plan: StoragePlan | None,
+    disk: DiskSpeed,
 ) -> Expected:
-    """Exact evaluation: `shapes` are all neighbors of the nodes to score, hop by hop; from memory without a plan."""
+    """Exact validation: `shapes` are all neighbors of the nodes to score, hop by hop; from memory without a plan."""
     if not shapes or not shapes[0].num_dst:
         return Expected(0.0)
     layers = build_model(spec, seed=0).ordered_layers()
@@ -35,6 +43,9 @@ def evaluation(
     if plan is None:
         return Expected(seconds)
     read, written = evaluation_traffic(store, spec, shapes, plan)
+    if metric == "roc_auc":
+        scores_read, scores_written = score_traffic(store.info, spec, plan)
+        read, written = read + scores_read, written + scores_written
     # Pieces are read a little ahead of the sums, which wait for most of them all the same: measured.
     return Expected(seconds + read / disk.streamed_bytes_per_s + written / disk.written_bytes_per_s, read)
 
@@ -61,6 +72,17 @@ def evaluation_traffic(
         read += 0 if plan.topology.indptr_buffer is None else _touched(store, INDPTR, shape.num_dst)
         written += _FLOAT_BYTES * shape.num_dst * layer.out_dim if index < len(layers) - 1 else 0
     return read, written
+
+
+def score_traffic(info: StoreInfo, spec: ModelSpec, plan: StoragePlan) -> tuple[int, int]:
+    """Bytes read and written of the scores of validation, which wait on disk until they are ranked.
+
+    Of nodes of one class each, the scores to sort are as many as there are nodes; else half of all are the most.
+    """
+    num_nodes = info.split_sizes["valid"]
+    file_bytes = ScoreFile.holding(info, num_nodes).disk_bytes
+    num_scores = num_nodes * info.num_classes // 2 if info.is_multi_label else num_nodes
+    return passes_over(num_scores, tile_budget(plan, spec, info)) * file_bytes, file_bytes
 
 
 def _sizes(store: StoreSizes, spec: ModelSpec, layer: Layer, shape: HopShape, *, is_first: bool) -> LayerSizes:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from conf.schema import PipelineConfig
 from kernels.nn.model import ModelSpec
-from tasks.batch_sizes import sizes_of_hops
+from storage.graph_store import StoreInfo
+from tasks.batch_sizes import BatchSizes, sizes_of_hops
 from tasks.expected_batches import ExpectedBatch, expected_batch
 from tasks.expected_epoch import BatchSeconds
 from tasks.expected_graph import ExpectedGraph
-from tasks.first_batches import FirstBatches
+from tasks.first_batches import LONGEST, FirstBatches, tells_by_longest
 from tasks.machine_rates import row_seconds, sampling_seconds, step_seconds
 from tasks.training_config import train_options
 from tasks.training_types import TrainOptions
@@ -28,6 +30,8 @@ class Workload:
     """The network."""
     batch: ExpectedBatch
     """A mini-batch."""
+    longest: ExpectedBatch | None
+    """One with the seeds whose lists are longest, where seeds take all of their neighbors."""
     validated: ExpectedBatch
     """All neighbors of the nodes that are validated on."""
 
@@ -37,29 +41,42 @@ class Workload:
         return max(1, -(-self.graph.store.info.split_sizes["train"] // self.options.batch_size))
 
     @property
-    def first(self) -> FirstBatches:
-        """What training expects of its mini-batches."""
-        id_bytes = 4 if self.graph.store.info.num_nodes < 2**31 else 8
-        shapes, nodes = self.batch.shapes, self.batch.num_inputs
-        are_integers = self.graph.store.info.has_integer_features
-        seeds = min(self.options.batch_size, max(1, self.graph.store.info.split_sizes["train"]))
-        sizes = sizes_of_hops(shapes, nodes, seeds, id_bytes, self.spec, are_integers=are_integers)
-        return FirstBatches(sizes, self.batch.shared_nodes)
+    def sizes(self) -> BatchSizes:
+        """Of a mini-batch of mean size."""
+        return self._sizes(self.batch)
+
+    def first(self, larger: float = 1.0) -> FirstBatches:
+        """What training will find of its first mini-batches, if they are larger by a factor than the mean."""
+        sizes = [self.sizes.times(larger), *([] if self.longest is None else [self._sizes(self.longest)])]
+        return FirstBatches(BatchSizes.largest(sizes), self.batch.shared_nodes)
+
+    def _sizes(self, batch: ExpectedBatch) -> BatchSizes:
+        info = self.graph.store.info
+        id_bytes = 4 if info.num_nodes < 2**31 else 8
+        seeds, are_integers = num_seeds(self.options, info), info.has_integer_features
+        return sizes_of_hops(batch.shapes, batch.num_inputs, seeds, id_bytes, self.spec, are_integers=are_integers)
 
 
 def workload(config: PipelineConfig, graph: ExpectedGraph) -> Workload:
     """Expect an epoch's mini-batches, and what validation reaches."""
     options, info = train_options(config, None), graph.store.info
     spec = options.model_spec(max(1, info.feature_dim), max(1, info.num_classes))
-    seeds = min(options.batch_size, max(1, info.split_sizes["train"]))
     everything = [-1] * spec.num_layers if spec.needs_graph else []
+    batch = partial(expected_batch, graph.degrees, options.fanouts, num_seeds(options, info), replace=options.replace)
+    tells = tells_by_longest(options.fanouts)
     return Workload(
         graph,
         options,
         spec,
-        expected_batch(graph.degrees, options.fanouts, seeds, replace=options.replace),
-        expected_batch(graph.degrees, everything, info.split_sizes["valid"]),
+        batch=batch(),
+        longest=batch(longest=LONGEST, all_seeds=info.split_sizes["train"]) if tells else None,
+        validated=expected_batch(graph.degrees, everything, info.split_sizes["valid"]),
     )
+
+
+def num_seeds(options: TrainOptions, info: StoreInfo) -> int:
+    """Seeds of a mini-batch."""
+    return min(options.batch_size, max(1, info.split_sizes["train"]))
 
 
 def batch_seconds(work: Workload) -> BatchSeconds:

@@ -29,7 +29,7 @@ from tasks.step_costs import HopShape
 
 PROBED = 2
 """Mini-batches that are looked at to learn how large they get."""
-_LONGEST = 2
+LONGEST = 2
 """Seeds with the longest lists that one mini-batch is likely to hold."""
 _MARGIN = 1.15
 """How much larger than those others are expected to be, at most."""
@@ -105,7 +105,11 @@ def measure_first(
         sampler, list_bytes = sampler_of(topology), _cache_bytes(topology, cached_lists)
         sizes, shared, before = list[BatchSizes](), 0, None
         are_integers = store.info.has_integer_features
-        further = [_with_longest_lists(topology, seeds[0], all_seeds)] if _tells(sampler, all_seeds) else []
+        further = (
+            [_with_longest_lists(topology, seeds[0], all_seeds)]
+            if len(all_seeds) and tells_by_longest(sampler.fanouts)
+            else []
+        )
         for index, its_seeds in enumerate([*seeds, *further]):
             shapes, inputs = _grown(sampler, its_seeds, index)
             id_bytes = topology.id_dtype.itemsize
@@ -116,10 +120,9 @@ def measure_first(
         return FirstBatches(BatchSizes.largest(sizes), shared, list_bytes)
 
 
-def _tells(sampler: HyperbatchSampler, all_seeds: IdArray) -> bool:
+def tells_by_longest(fanouts: Sequence[int]) -> bool:
     """Whether how large a mini-batch gets hangs on the longest lists of its seeds."""
-    fanouts = sampler.fanouts
-    return len(all_seeds) > 0 and len(fanouts) > 0 and fanouts[-1] < 0
+    return len(fanouts) > 0 and fanouts[-1] < 0
 
 
 def _with_longest_lists(topology: StoredTopology, seeds: IdArray, all_seeds: IdArray) -> IdArray:
@@ -128,7 +131,7 @@ def _with_longest_lists(topology: StoredTopology, seeds: IdArray, all_seeds: IdA
     for first in range(0, len(in_order), _PIECE_NODES):
         part = in_order[first : first + _PIECE_NODES].astype(np.int64)
         nodes, degrees = np.append(longest, part), np.append(lengths, topology.lists(part)[1])
-        top = np.argsort(-degrees, kind="stable")[:_LONGEST]
+        top = np.argsort(-degrees, kind="stable")[:LONGEST]
         longest, lengths = nodes[top], degrees[top]
     longest = longest[: len(seeds)]
     return np.append(seeds[: len(seeds) - len(longest)].astype(np.int64), longest)

@@ -116,6 +116,11 @@ class RocAuc:
         return (there_n, absent_n) if self._few_are_there(column) else (absent_n, there_n)
 
 
+def passes_over(num_scores: int, memory_bytes: int) -> int:
+    """How often the rows pass by, if so many scores are sorted, those of all columns together."""
+    return 2 * max(1, -(-num_scores // max(1, memory_bytes // _SCORE_BYTES))) if num_scores else 0
+
+
 def _parts(few_C: CountArray, capacity: int) -> Iterator[list[_Part]]:
     """Cut the fewer scores of all columns into as few lists as hold `capacity` each; a column is in a list once."""
     parts, room = list[_Part](), capacity

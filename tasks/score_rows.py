@@ -130,7 +130,11 @@ class ScoreFile:
     def of(cls, info: StoreInfo, metric: Metric) -> ScoreFile:
         """The larger of those of testing, which asks for all metrics, and of validation, where `metric` ranks."""
         sizes = info.split_sizes
-        num_rows = max(sizes["test"], sizes["valid"] if metric == "roc_auc" else 0)
+        return cls.holding(info, max(sizes["test"], sizes["valid"] if metric == "roc_auc" else 0))
+
+    @classmethod
+    def holding(cls, info: StoreInfo, num_rows: int) -> ScoreFile:
+        """That of some nodes of a graph."""
         return cls(num_rows, 2 * info.num_classes if info.is_multi_label else info.num_classes + 1)
 
     @property

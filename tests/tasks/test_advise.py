@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from storage.ingest import ingest, numbered
 from tasks import advise as advising
 from tasks.advise import Advice, Machine, advise, decide
 from tasks.advised_budgets import plan_of, settled, smallest_budgets
+from tasks.budgets import Budgets
 from tasks.expected_graph import as_numbered, expect_graph
 from tasks.expected_work import workload
+from tasks.memory import ingest_planner, numbering_room
 from tasks.predictions import keep_prediction, prediction_errors
 from tasks.sources import ingest_options, open_source
 from tests.tasks.test_run_disk import DEMO, named, run
@@ -72,6 +75,16 @@ def test_a_budget_too_small_gives_way_to_the_smallest(tmp_path: Path) -> None:
     assert advice_for(asked, int(tight.settings["host_budget"])).settings == tight.settings
 
 
+def test_memory_is_named_where_the_smallest_budget_is_enough_for_it(tmp_path: Path) -> None:
+    """A few nodes take less memory to train on than to prepare."""
+    few = (*DEMO, "data.demo.nodes=200", "data.demo.edges=2000", "sampling.batch_size=100")
+    told = advice_for(load_config("demo", [*few, f"state_dir={tmp_path}"]), 1)
+    assert (told.mode, told.settings["storage.mode"]) == ("memory", "memory")
+    assert any("fits into what other stages need" in reason for reason in told.reasons)
+    assert told.memory_bytes <= int(told.settings["host_budget"])
+    run(tmp_path, *few, *(f"{name}={value}" for name, value in told.settings.items()))
+
+
 def test_what_is_expected_of_a_graph_is_what_its_store_holds(tmp_path: Path) -> None:
     asked = config(tmp_path)
     expected = expect_graph(asked, open_source(asked.data), 60.0).store
@@ -88,9 +101,7 @@ def test_what_is_expected_of_a_graph_is_what_its_store_holds(tmp_path: Path) -> 
 def test_larger_hyperbatches_read_less(tmp_path: Path) -> None:
     asked = config(tmp_path, "storage.mode=storage")
     work = workload(asked, expect_graph(asked, open_source(asked.data), 60.0))
-    one, two = (
-        plan_of(replace_hyperbatch(asked, count), work, 64 << 20).traffic(work.first.sizes).read for count in (1, 2)
-    )
+    one, two = (plan_of(replace_hyperbatch(asked, count), work, 64 << 20).traffic(work.sizes).read for count in (1, 2))
     assert two < one <= 2 * two
 
 
@@ -181,6 +192,20 @@ def test_names_that_are_not_numbered_are_counted(tmp_path: Path, tables: bool, m
     unknown = advise(asked, seconds=0.1)
     assert known.disk_budget <= unknown.disk_budget <= 1.5 * known.disk_budget
     assert unknown.mode == known.mode
+
+
+def test_the_smallest_memory_of_an_ingest_by_names_is_what_ingest_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the byte, once the names are numbered."""
+    monkeypatch.setattr(advising, "probe_disk", lambda *_: DISK)
+    asked = load_config("edge_list", named_graph(tmp_path))
+    smallest, options = advise(asked, seconds=0.1).smallest_host_budget["ingest"], ingest_options(asked)
+    for budget in (smallest - 1, smallest):
+        budgets, source = Budgets(budget), open_source(asked.data)
+        plan, room = ingest_planner(options, budgets, tmp_path), numbering_room(budgets, tmp_path)
+        with nullcontext() if budget == smallest else pytest.raises(BudgetError, match=f"to at least {smallest}$"):
+            ingest(source, options, tmp_path / "graph.h5", plan=plan, room=room)
 
 
 def test_triples_are_told_about_before_they_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
 from storage.degree_sample import DegreeSample, EdgeRules, sample_degrees
 from tasks.expected_batches import expected_batch
+from tasks.first_batches import LONGEST
 from tests.graphs import power_law_graph
 
 
@@ -44,6 +45,27 @@ def test_sizes_on_a_power_law_graph(fanouts: tuple[int, ...], replace: bool) -> 
     if len(fanouts) == 3:  # hubs: the mean degree alone is far off
         mean = DegreeSample(np.array([60_000.0]), np.array([10.0]), np.array([10.0]), 600_000)
         assert expected_batch(mean, fanouts, 50).num_inputs > 1.5 * expected.num_inputs
+
+
+@pytest.mark.parametrize("share", [1.0, 0.02])
+@pytest.mark.parametrize("fanouts", [(10, -1), (-1, -1), (-1,)])
+def test_seeds_with_the_longest_lists(fanouts: tuple[int, ...], share: float) -> None:
+    """As large as the mini-batch that holds those of an epoch's; shorter where fewer nodes are seeds."""
+    indptr, indices = power_law_graph(20_000, 200_000, seed=1, exponent=2.1)
+    topology, found = Topology.in_memory(indptr, indices), list[int]()
+    sampler = NeighborSampler(topology, fanouts, seed=0, purpose=Purpose.TRAIN)
+    for seed in range(8):
+        drawn = np.random.default_rng(seed).permutation(20_000)[: round(share * 20_000)]
+        longest = drawn[np.argsort(-topology.in_degree()[drawn])[:LONGEST]]
+        nodes = np.unique(np.append(longest, drawn[: 16 - LONGEST]))
+        sample = sampler.sample([nodes], epoch=0, first_batch=0).samples[0]
+        found.append(sum(hop.num_edges for hop in sample.hops))
+    degrees = degrees_of(indptr, indices)
+    expected = expected_batch(degrees, fanouts, 16, longest=LONGEST, all_seeds=share * 20_000)
+    edges = sum(shape.num_edges for shape in expected.shapes)
+    assert edges > 1.5 * sum(shape.num_edges for shape in expected_batch(degrees, fanouts, 16).shapes)
+    assert np.quantile(found, 0.75) <= 1.15 * edges
+    assert edges <= 3 * np.max(found)
 
 
 def test_what_two_have_in_common() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytest
 import tasks.expected_evaluation
 import tasks.on_disk
 from storage.graph_store import GraphStore
-from tasks.expected_evaluation import evaluation_traffic
+from tasks.expected_evaluation import evaluation_traffic, score_traffic
 from tasks.on_disk import StorageOptions, open_on_disk
+from tasks.roc_auc import RocAuc
 from tasks.step_costs import HopShape
 from tasks.tile_plan import plan_tiles
 from tests.tasks.test_on_disk import MB, NONE, write_data
-from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, community_data
+from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, community_data, with_many_labels
 
 
 def test_tiles_are_expected_to_have_the_memory_that_they_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +44,30 @@ def test_tiles_are_expected_to_have_the_memory_that_they_get(tmp_path: Path, mon
         )
     assert len(given) == 1
     assert expected == given
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_scores_that_are_ranked_pass_by_as_often_as_is_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, many: bool
+) -> None:
+    data, path = community_data(3000), tmp_path / "graph.h5"
+    data = with_many_labels(data) if many else data
+    write_data(path, data)
+    options, memory = replace(OPTIONS, metric="roc_auc"), 4000 if many else 2000
+    monkeypatch.setattr(tasks.on_disk, "tile_budget", lambda *_: memory)
+    monkeypatch.setattr(tasks.expected_evaluation, "tile_budget", lambda *_: memory)
+    asked = StorageOptions(host_budget=16 * MB, directory=tmp_path)
+    with GraphStore.open(path) as store, open_on_disk(path, NONE, NONE, options, asked) as opened:
+        source, nodes = opened.source, opened.splits.valid
+        ranked, before = RocAuc(source.score_rows(len(nodes), options)), source.stats.counts()
+        scores = np.random.default_rng(0).random((len(nodes), NUM_CLASSES), np.float32)
+        labels: Any = opened.labels[nodes]
+        ranked.add(scores, labels.astype(np.int8 if many else np.int64))
+        assert ranked.value() is not None
+        found = source.stats.counts().since(before)
+        ranked._rows.close()
+        spec = options.model_spec(data.rows.shape[1], NUM_CLASSES)
+        read, written = score_traffic(store.info, spec, source.plan)
+    assert found.write_bytes == pytest.approx(written, rel=0.1)  # nodes without a label are not ranked
+    assert 0.8 * read <= found.read_bytes <= read
+    assert read > 2 * written, "they do not fit in memory"
