@@ -37,10 +37,10 @@ def _draw_row(
 
 
 @njit(nogil=True, cache=True)
-def _most_drawn(degree_U: I64Array, limit: int, fanout: int) -> int:
+def _most_drawn(begin_U: I64Array, degree_U: I64Array, limit: int, fanout: int) -> int:
     """Draws of one row at most: a fanout beyond every list takes no memory."""
-    for degree in degree_U:
-        if degree > limit:
+    for t in range(len(degree_U)):
+        if begin_U[t] >= 0 and degree_U[t] > limit:
             return fanout
     return 1
 
@@ -80,7 +80,7 @@ def bucket_rows(
     rows : (n,) int64
         Output, or empty.
     """
-    most = _most_drawn(degree_U, limit, fanout)
+    most = _most_drawn(begin_U, degree_U, limit, fanout)
     draws, positions, seen = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     placing = len(rows) > 0
     for batch in range(len(uniq_ptr) - 1):
@@ -151,7 +151,7 @@ def fill_from_block(
     ids : (row_ptr[-1],) int64, or empty
         Output: positions of the neighbors in the dataset.
     """
-    most = _most_drawn(degree_U, limit, fanout)
+    most = _most_drawn(begin_U, degree_U, limit, fanout)
     draws, positions = np.empty(most, np.int64), np.empty(most, np.int64)
     last_entry = first_entry + len(data)
     numbered = len(ids) > 0
@@ -181,4 +181,77 @@ def fill_from_block(
             out[at + i] = value
             if numbered:
                 ids[at + i] = e
+    return np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
+def draw_entries(
+    rows: I64Array,
+    uniq: IdArray,
+    uniq_ptr: I64Array,
+    begin_U: I64Array,
+    degree_U: I64Array,
+    fanout: int,
+    stream_keys: U64Array,
+    replace: bool,
+    shuffle: Shuffle,
+    entries: I64Array,
+) -> None:
+    """Positions in the dataset of what is drawn of some rows, whose lists are longer than `shuffle` or drawn from
+    with replacement: `fanout` of each, row after row.
+
+    Parameters
+    ----------
+    rows : (n,) int64
+        Ascending.
+    entries : (n * fanout,) int64
+        Output; others as for `bucket_rows`.
+    """
+    batch = 0
+    for k in range(len(rows)):
+        t = rows[k]
+        while t >= uniq_ptr[batch + 1]:
+            batch += 1
+        own = entries[k * fanout : (k + 1) * fanout]
+        # Drawn in place: of a long row a second array would be what takes most memory.
+        _draw_row(t, stream_keys[batch], uniq, degree_U, fanout, replace, shuffle, own, own)
+        for i in range(fanout):
+            own[i] += begin_U[t]
+
+
+@njit(nogil=True, cache=True)
+def fill_entries(
+    order: I64Array,
+    entries: I64Array,
+    data: IdArray,
+    first_entry: int,
+    rows: I64Array,
+    fanout: int,
+    row_ptr: I64Array,
+    lowest: int,
+    end: int,
+    out: IdArray,
+    ids: I64Array,
+) -> np.int64:
+    """Fill what one block holds of what `draw_entries` drew; returns as `fill_from_block`.
+
+    Parameters
+    ----------
+    order : (m,) int64
+        Numbers of the entries that the block holds.
+    entries, rows, fanout
+        As `draw_entries` had them.
+    data, first_entry, row_ptr, lowest, end, out, ids
+        As for `fill_from_block`.
+    """
+    numbered = len(ids) > 0
+    for number in order:
+        e = entries[number]
+        value = data[e - first_entry]
+        if value < lowest or value >= end:
+            return np.int64(e)
+        at = row_ptr[rows[number // fanout]] + number % fanout
+        out[at] = value
+        if numbered:
+            ids[at] = e
     return np.int64(-1)

@@ -207,11 +207,15 @@ def _sample_wide(
 ) -> None:
     shared_bytes = 8 * plan.fanout * _WIDE_CTA_WARPS
     in_shared = shared_bytes <= _SHARED_DRAW_BYTES
-    scratch = launcher.xp.empty(0 if in_shared else len(neighbors), np.int64)
+    # 20 bytes an edge, less than numbering the neighbors will take.
+    num_drawn = 0 if in_shared else len(neighbors)
+    draws, links, heads = (
+        launcher.xp.empty(times * num_drawn, dtype) for times, dtype in ((1, np.int64), (1, np.int32), (2, np.int32))
+    )
     template = (c_type(neighbors.dtype), _flag(plan.replace), _flag(len(ids) > 0))
     arguments = (
         num_rows, plan.fanout, int(in_shared), plan.address_U, plan.degree_U, plan.row_key_U, plan.row_ptr, uniq,
-        topology.indptr, scratch, neighbors, ids,
+        topology.indptr, draws, links, heads, neighbors, ids,
     )  # fmt: skip
     kernel = Kernel("sample", "sample_wide", template)
     launch(launcher, kernel, num_rows * _WARP, arguments, shared_bytes=shared_bytes if in_shared else 0)

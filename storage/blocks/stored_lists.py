@@ -1,4 +1,7 @@
-"""Reads sampled parts of lists that lie in the blocks of a dataset: bucket the rows by block, serve each block once."""
+"""Reads sampled parts of lists that lie in the blocks of a dataset: bucket the rows by block, serve each block once.
+
+Whoever visits a row draws its positions anew, which spares holding them; not so for wide rows (`wide_rows.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,46 +17,13 @@ import numpy.typing as npt
 
 from kernels.cpu.draw import Shuffle, new_shuffle
 from kernels.cpu.stored_lists import bucket_rows, fill_from_block
-from kernels.cpu.superbatch import full_limit
 from kernels.mfg import IdArray
 from storage.blocks.buffer import BlockBuffer, Lease
+from storage.blocks.list_request import ListRequest
+from storage.blocks.wide_rows import WideRows, wide_groups, wide_rows
 from storage.errors import StorageError
 
 I64Array = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class ListRequest:
-    """Which parts of which lists to read: all of each, or `fanout` entries drawn from it."""
-
-    uniq: IdArray
-    """(U,) node of each row, batch after batch."""
-    uniq_ptr: I64Array
-    """(K + 1,) where each batch begins."""
-    begin_U: I64Array
-    """(U,) first entry of each list in the dataset; negative where it lies elsewhere."""
-    degree_U: I64Array
-    """(U,) entries of each list."""
-    fanout: int
-    """Entries to draw; -1 takes all."""
-    stream_keys: npt.NDArray[np.uint64]
-    """(K,) stream of each batch."""
-    replace: bool = False
-    """Draw with replacement."""
-
-    @property
-    def limit(self) -> int:
-        """Length up to which a list is taken whole."""
-        return full_limit(self.fanout, self.replace)
-
-    def row_ptr(self) -> I64Array:
-        """(U + 1,) offsets of each row's entries in what is read."""
-        count_U = (
-            self.degree_U if self.fanout < 0 else np.where(self.degree_U <= self.limit, self.degree_U, self.fanout)
-        )
-        row_ptr = np.zeros(len(count_U) + 1, np.int64)
-        np.cumsum(count_U, out=row_ptr[1:])
-        return row_ptr
 
 
 class ListReader:
@@ -101,20 +71,55 @@ class ListReader:
         StorageError, MachineError
             If a block is damaged or cannot be read, or holds a value that is out of range.
         """
+        wide = wide_rows(request, self._block_entries)
+        if len(wide):
+            begin_U = request.begin_U.copy()
+            begin_U[wide] = -1
+            self._read_wide(request, wide, row_ptr, out, ids, check_stop)
+            request = replace(request, begin_U=begin_U)
         rows, block_ptr = self._bucket(request)
-        blocks = np.flatnonzero(np.diff(block_ptr))
+
+        def fill(lease: Lease) -> None:
+            self._fill(lease, rows[block_ptr[lease.block] : block_ptr[lease.block + 1]], request, row_ptr, out, ids)
+
+        self._serve(np.flatnonzero(np.diff(block_ptr)), fill, check_stop)
+
+    def _serve(self, blocks: I64Array, fill: Callable[[Lease], None], check_stop: Callable[[], None]) -> None:
+        """Read blocks, and take out of each what is wanted while others are being read."""
         fills: deque[Future[None]] = deque()
         try:
             for lease in self.buffer.serve(blocks):
-                piece = rows[block_ptr[lease.block] : block_ptr[lease.block + 1]]
-                fills.append(self._pool.submit(self._fill, lease, piece, request, row_ptr, out, ids))
+                fills.append(self._pool.submit(fill, lease))
                 while fills and fills[0].done():
                     fills.popleft().result()
                 check_stop()  # only now: the lease has an owner
         finally:
-            errors = [error for fill in fills if (error := fill.exception()) is not None]  # waits for all of them
+            errors = [error for one in fills if (error := one.exception()) is not None]  # waits for all of them
         if errors:
             raise errors[0]
+
+    def _read_wide(
+        self,
+        request: ListRequest,
+        wide: I64Array,
+        row_ptr: I64Array,
+        out: IdArray,
+        ids: I64Array,
+        check_stop: Callable[[], None],
+    ) -> None:
+        """Fill wide rows, some at a time."""
+        for rows in wide_groups(wide, request.fanout):
+            self._read_drawn(WideRows.drawn(request, rows, self._block_entries), row_ptr, out, ids, check_stop)
+
+    def _read_drawn(
+        self, wide: WideRows, row_ptr: I64Array, out: IdArray, ids: I64Array, check_stop: Callable[[], None]
+    ) -> None:
+        def fill(lease: Lease) -> None:
+            with lease:
+                data: Any = lease.data.view(self.buffer.extent.dtype)
+                self._check(lease, data, wide.fill(lease.block, data, row_ptr, self._range, out, ids))
+
+        self._serve(wide.blocks, fill, check_stop)
 
     def fill_from_memory(
         self,
@@ -161,12 +166,16 @@ class ListReader:
                 request.limit, request.fanout, request.stream_keys, request.replace, self._shuffle(),
                 *self._range, out, ids,
             )  # fmt: skip
-            if wrong >= 0:
-                value = data[wrong - lease.block * self._block_entries]
-                raise StorageError(
-                    f"{self.buffer.reader.path} is damaged or crafted: {extent.name} holds {value} at position {wrong},"
-                    f" outside [{self._range[0]}, {self._range[1]}); delete it and run again"
-                )
+            self._check(lease, data, int(wrong))
+
+    def _check(self, lease: Lease, data: IdArray, wrong: int) -> None:
+        """Refuse a value that a fill found to be wrong, by its position."""
+        if wrong >= 0:
+            value = data[wrong - lease.block * self._block_entries]
+            raise StorageError(
+                f"{self.buffer.reader.path} is damaged or crafted: {self.buffer.extent.name} holds {value} at position "
+                f"{wrong}, outside [{self._range[0]}, {self._range[1]}); delete it and run again"
+            )
 
     def _shuffle(self) -> Shuffle:
         if not hasattr(self._scratch, "shuffle"):

@@ -13,8 +13,9 @@ from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from storage.blocks.buffer import BlockBuffer
 from storage.blocks.io_stats import IoStats
+from storage.blocks.list_request import ListRequest
 from storage.blocks.reader import BlockReader
-from storage.blocks.stored_lists import ListReader, ListRequest
+from storage.blocks.stored_lists import ListReader
 from storage.content_checks import check_offsets
 from storage.errors import StorageError
 from storage.graph_store import INDICES, INDPTR, GraphStore

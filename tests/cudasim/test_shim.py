@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels import reference
+from kernels.cpu import sample
+from kernels.cpu.draw import new_shuffle
 from kernels.cuda.source import Kernel, source_text
 from kernels.cuda.topology import DeviceTopology
 from kernels.topology import Topology
@@ -107,22 +108,32 @@ def test_what_cuda_lacks_does_not_compile() -> None:
         SimLauncher(texts={"wrong": wrong}).run(Kernel("wrong", "k"), 1, 32, (np.zeros(1, np.int64),), 0)
 
 
-def _wide_sample_is_right(launcher: SimLauncher) -> bool:
+def _wide_sample_is_right(launcher: SimLauncher, fanout: int) -> bool:
     rng = np.random.default_rng(2)
-    topology = Topology.in_memory(*csc_from_edges(30, rng.integers(0, 30, 3000), rng.integers(0, 9, 3000)))
+    num_edges = 43 * fanout
+    topology = Topology.in_memory(*csc_from_edges(30, rng.integers(0, 30, num_edges), rng.integers(0, 9, num_edges)))
     uniq, ptr, keys = np.arange(30, dtype=np.int32), np.array([0, 30]), np.array([5], np.uint64)
-    expected = reference.sample_neighbors(topology, uniq, ptr, 70, stream_keys=keys)
+    expected = sample.sample_neighbors(topology, uniq, ptr, fanout, stream_keys=keys, shuffle=new_shuffle())
     device = DeviceTopology.place(launcher, topology)
-    got = CudaOps(launcher).sample_neighbors(device, uniq, ptr, 70, stream_keys=keys)
+    got = CudaOps(launcher).sample_neighbors(device, uniq, ptr, fanout, stream_keys=keys)
     return np.array_equal(got[1], expected[1])
 
 
-def test_a_barrier_taken_out_of_our_kernels_shows() -> None:
-    text, barrier = source_text("sample"), "    }\n  __syncwarp(ALL_LANES);\n  const i64 count"
+_BARRIERS = {
+    "    }\n  __syncwarp(ALL_LANES);\n  if (is_traced": 70,
+    "heads[slot] = -1;\n  __syncwarp(ALL_LANES);": 1030,  # as many draws as shared memory does not hold
+    "    }\n  }\n  __syncwarp(ALL_LANES);\n}": 1030,
+}
+
+
+@pytest.mark.parametrize("barrier", _BARRIERS)
+def test_a_barrier_taken_out_of_our_kernels_shows(barrier: str) -> None:
+    text, fanout = source_text("sample"), _BARRIERS[barrier]
     assert text.count(barrier) == 1
     planted = text.replace(barrier, barrier.replace("__syncwarp(ALL_LANES);", ""))
-    assert all(_wide_sample_is_right(SimLauncher(schedule)) for schedule in Schedule)
-    assert not all(_wide_sample_is_right(SimLauncher(schedule, texts={"sample": planted})) for schedule in Schedule)
+    assert all(_wide_sample_is_right(SimLauncher(schedule), fanout) for schedule in Schedule)
+    broken = (SimLauncher(schedule, texts={"sample": planted}) for schedule in Schedule)
+    assert not all(_wide_sample_is_right(launcher, fanout) for launcher in broken)
 
 
 def test_memory_that_nobody_wrote_is_poisoned() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kernels import reference
-from kernels.cpu.draw import draw_rows, new_shuffle, shuffle_rows
+from kernels.cpu.draw import _swap_in_array, _swap_in_hash, draw_rows, new_shuffle, shuffle_rows
 from kernels.rng import Purpose, child, stream_key
 
 I64Array = npt.NDArray[np.int64]
@@ -60,15 +60,28 @@ def test_every_ordered_sample_comes_from_as_many_draws(degree: int, fanout: int)
 
 
 @settings(deadline=None)
-@given(st.integers(1, 150), st.integers(1, 60), st.integers(0, 2**64 - 1), st.booleans())
+@given(st.integers(1, 150), st.integers(1, 60) | st.integers(61, 3000), st.integers(0, 2**64 - 1), st.booleans())
 def test_array_hash_and_trace_back_agree(fanout: int, more: int, seed: int, replace: bool) -> None:
     degree = fanout + more
     in_array = _drawn(3, degree, fanout, seed, replace=replace)
-    in_hash = _drawn(3, degree, fanout, seed, replace=replace, slots=0)
+    in_hash = _drawn(3, degree, fanout, seed, replace=replace, slots=0)  # or in an array of the list's length
     row_keys = child(np.asarray(stream_key(Purpose.TRAIN, seed))[None], np.arange(3, dtype=np.uint64))
     traced = [reference.draw_positions(key, degree, fanout, replace=replace) for key in row_keys]
     assert np.array_equal(in_array, in_hash)
     assert np.array_equal(in_array, traced)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 200), st.integers(1, 60) | st.integers(61, 3000), st.integers(0, 2**64 - 1))
+def test_hashes_of_either_width_and_an_array_agree_in_place_too(fanout: int, more: int, seed: int) -> None:
+    draws, degree = np.empty(fanout, np.int64), fanout + more
+    draw_rows(np.uint64(seed), np.zeros(1, np.int64), np.array([degree]), fanout, False, draws)
+    in_array = np.empty_like(draws)
+    _swap_in_array(draws, in_array, np.arange(degree, dtype=np.int32))
+    for width in (np.int32, np.int64):
+        positions = draws.copy()
+        _swap_in_hash(positions, positions, np.full(2 * fanout, -1, width), np.empty(2 * fanout, width))
+        assert np.array_equal(positions, in_array)
 
 
 @pytest.mark.parametrize(("degree", "fanout"), [(2, 1), (16, 15), (16, 3), (40, 5), (101, 100), (300, 10), (5000, 15)])

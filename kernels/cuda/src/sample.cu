@@ -1,4 +1,4 @@
-// Neighbor sampling without atomics and without scratch. Each row was planned (plan.cu): the address of its list in
+// Neighbor sampling, up to 64 neighbors without atomics and without scratch. Each row was planned (plan.cu): the address of its list in
 // whatever tier, its degree, its key, where its neighbors go.
 #include "rng.cuh"
 
@@ -172,32 +172,73 @@ __global__ void __launch_bounds__(256) copy_lists(
   }
 }
 
-// Larger fanouts: a warp a row, its draws in shared memory (in_shared) or where `scratch` has room for every edge.
+// Where a table of 2 * fanout heads has the steps that drew `value`, or where it belongs if they are none (linear probing).
+__device__ __forceinline__ u32 home_of(i64 value, u32 num_slots) {
+  return (u32)((((u64)value * 0x9E3779B97F4A7C15ull) >> 32) * num_slots >> 32);
+}
+
+// Of the steps that drew `value` the last one before `step`, or -1.
+__device__ __forceinline__ i32 last_before(i64 value, i32 step, const i64* draws, const i32* links, const i32* heads,
+                                           u32 num_slots) {
+  u32 slot = home_of(value, num_slots);
+  while (heads[slot] >= 0 && draws[heads[slot]] != value) slot = slot + 1 == num_slots ? 0 : slot + 1;
+  i32 last = -1;
+  for (i32 s = heads[slot]; s >= 0; s = links[s])
+    if (s < step && s > last) last = s;
+  return last;
+}
+
+// Links the steps of a row that drew the same: each to another one, a head to the first. Lists are in any order.
+__device__ __forceinline__ void link_steps(int lane, i32 fanout, const i64* draws, i32* links, i32* heads) {
+  const u32 num_slots = 2 * (u32)fanout;
+  for (u32 slot = lane; slot < num_slots; slot += 32) heads[slot] = -1;
+  __syncwarp(ALL_LANES);
+  for (i32 i = lane; i < fanout; i += 32) {
+    u32 slot = home_of(draws[i], num_slots);
+    for (;; slot = slot + 1 == num_slots ? 0 : slot + 1) {
+      const i32 head = atomicCAS(heads + slot, -1, i);
+      if (head >= 0 && draws[head] != draws[i]) continue;
+      links[i] = head < 0 ? -1 : atomicExch(heads + slot, i);
+      break;
+    }
+  }
+  __syncwarp(ALL_LANES);
+}
+
+// Larger fanouts: a warp a row. Its draws are in shared memory (in_shared) and traced back step by step, or, where they
+// are many, in `draws`, which has room for every edge, and traced back by way of what drew the same: `links` of every
+// edge, and two `heads` of every edge.
 template <typename id_t, bool REPLACE, bool IDS>
 __global__ void __launch_bounds__(128) sample_wide(
     i64 num_rows, i64 fanout, int in_shared, const u64* __restrict__ address_U, const i64* __restrict__ degree_U,
     const u64* __restrict__ row_key_U, const i64* __restrict__ row_ptr, const id_t* __restrict__ uniq,
-    const i64* __restrict__ indptr, i64* scratch, id_t* __restrict__ neighbors, i64* __restrict__ edge_ids) {
+    const i64* __restrict__ indptr, i64* draws, i32* links, i32* heads, id_t* __restrict__ neighbors,
+    i64* __restrict__ edge_ids) {
   extern __shared__ unsigned char smem[];
   const int lane = threadIdx.x % 32;
   const i64 t = global_thread() >> 5;
   if (t >= num_rows) return;
   const i64 degree = degree_U[t], begin = row_ptr[t];
   const id_t* list = (const id_t*)address_U[t];
-  const bool is_full = degree <= (REPLACE ? 0 : fanout);
-  i64* draws = in_shared ? (i64*)smem + (threadIdx.x / 32) * fanout : scratch + begin;
+  const bool is_full = degree <= (REPLACE ? 0 : fanout), is_traced = !is_full && !REPLACE;
+  draws = in_shared ? (i64*)smem + (threadIdx.x / 32) * fanout : draws + begin;
   if (!is_full)
     for (i64 i = lane; i < fanout; i += 32) {
       const u64 low = REPLACE ? 0 : (u64)i;
       draws[i] = (i64)(low + bounded(child(row_key_U[t], (u64)i), (u64)degree - low));
     }
   __syncwarp(ALL_LANES);
+  if (is_traced && !in_shared) link_steps(lane, (i32)fanout, draws, links += begin, heads += 2 * begin);
   const i64 count = is_full ? degree : fanout;
   for (i64 i = lane; i < count; i += 32) {
     i64 position = is_full ? i : draws[i];
-    if (!is_full && !REPLACE)
+    if (is_traced && in_shared) {
       for (i64 step = i - 1; step >= 0; --step)
         if (position == draws[step]) position = step;
+    } else if (is_traced) {
+      i32 step = (i32)i;
+      while ((step = last_before(position, step, draws, links, heads, 2 * (u32)fanout)) >= 0) position = step;
+    }
     neighbors[begin + i] = list[position];
     if (IDS) edge_ids[begin + i] = indptr[uniq[t]] + position;
   }

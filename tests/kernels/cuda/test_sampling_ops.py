@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels import reference
+from kernels.cpu import sample as ops
+from kernels.cpu.draw import new_shuffle
 from kernels.cuda.launch import Launcher
 from kernels.cuda.sample import busy_share, group_shape
 from kernels.cuda.topology import DeviceTopology
@@ -116,6 +118,26 @@ def test_positions_of_64_bits_give_the_same_sample(launcher: Launcher, dtype: ty
         for each in (device, wide)
     )
     assert np.array_equal(narrow_rows, wide_rows)
+
+
+@pytest.mark.parametrize("fanout", [1025, 1400, 20_000])
+def test_fanouts_beyond_shared_memory(launcher: Launcher, fanout: int) -> None:
+    """Traced back step by step, the largest would take minutes on the shim."""
+    rng, num_nodes = np.random.default_rng(2), 9
+    targets = np.concatenate([np.repeat(np.arange(3), [fanout + 1, fanout + 300, 2 * fanout]), np.arange(3, 9)])
+    topology = Topology.in_memory(*csc_from_edges(num_nodes, rng.integers(0, num_nodes, len(targets)), targets))
+    uniq, ptr, keys = np.array([2, 5, 0, 1, 2], np.int32), np.array([0, 3, 5]), np.array([3, 2**63], np.uint64)
+    got = CudaOps(launcher).sample_neighbors(
+        DeviceTopology.place(launcher, topology), *map(launcher.to_device, (uniq, ptr)), fanout,
+        stream_keys=launcher.to_device(keys), edge_ids=True,
+    )  # fmt: skip
+    arguments = {"stream_keys": keys, "edge_ids": True}
+    expected = ops.sample_neighbors(topology, uniq, ptr, fanout, shuffle=new_shuffle(), **arguments)
+    for one, other in zip(got[:3], expected[:3], strict=True):
+        _same(launcher.to_host(one), other)
+    if fanout < 1400:
+        traced = reference.sample_neighbors(topology, uniq, ptr, fanout, **arguments)
+        _same(launcher.to_host(got[1]), traced[1])
 
 
 def test_groups_leave_few_lanes_idle() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kernels.mfg import IdArray, Sample, SuperBatch, TierReads
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
+from storage.blocks import wide_rows
 from storage.blocks.array_file import ArrayFile
 from storage.blocks.drawn_hop import DrawnHop, most_waiting_bytes
 from storage.blocks.hyperbatch import FRONTIER_BYTES, HyperbatchSampler, SamplingMemory, edge_bytes
@@ -48,7 +50,10 @@ def same(one: SuperBatch, other: SuperBatch) -> None:
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_equals_the_sampler_in_memory(data: st.DataObject) -> None:
-    """Any block size, buffer, number of threads, cache and hyperbatch; lists span blocks of two or four ids."""
+    """Any block size, buffer, number of threads, cache and hyperbatch; lists span blocks of two or four ids.
+
+    Rows are wide from one, some or very many draws on.
+    """
     indptr, indices = data.draw(graphs())
     num_nodes, fanouts = len(indptr) - 1, data.draw(FANOUTS)
     replace, numbered, seed = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.integers(0, 2**64 - 1))
@@ -59,7 +64,9 @@ def test_equals_the_sampler_in_memory(data: st.DataObject) -> None:
     options: dict[str, Any] = {"seed": seed, "purpose": Purpose.TRAIN, "replace": replace, "edge_ids": numbered}
     memory = NeighborSampler(cached_topology(indptr, indices, cached), fanouts, **options)
     expected = memory.sample(batches, epoch=2, first_batch=5, batch_step=2)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wide_rows, "_WIDE_DRAWS", data.draw(st.sampled_from([0, 4, 1 << 18])))
+        patched.setattr(wide_rows, "_DRAWN_AT_ONCE", data.draw(st.sampled_from([1, 7, 1 << 18])))
         store = store_of(Path(folder) / "graph.h5", block_bytes, indptr=indptr, indices=indices)
         with StoredTopology(
             store,
@@ -82,6 +89,24 @@ def test_equals_the_sampler_in_memory(data: st.DataObject) -> None:
             limits = SamplingMemory(data.draw(st.integers(0, 5000)), data.draw(st.integers(0, 5000)), waits)
             assert joined_in_turns(sampler, batches, limits) == expected.adjacency_reads
             same(SuperBatch(tuple(in_turns(sampler, batches, limits)), expected.adjacency_reads), expected)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_drawing_most_of_a_list_of_many_blocks_takes_no_quadratic_time(tmp_path: Path, replace: bool) -> None:
+    """Drawn anew for each of its blocks, this list would take eight seconds and more."""
+    degree, fanout = 1_600_000, 1_200_000
+    indptr, indices = np.array([0, degree, *([degree] * 20)]), np.random.default_rng(0).integers(0, 20, degree)
+    store = store_of(tmp_path / "graph.h5", 4096, indptr=indptr, indices=indices.astype(np.int32))
+    options = {"seed": 4, "purpose": Purpose.TRAIN, "replace": replace, "edge_ids": True}
+    batches = [np.array([0, 3]), np.array([0])]
+    expected = NeighborSampler(cached_topology(indptr, indices.astype(np.int32), np.arange(0)), [fanout], **options)
+    with StoredTopology(store, np.arange(0), buffer_bytes=1 << 20) as topology:
+        sampler = HyperbatchSampler(topology, [fanout], **options)
+        sampler.sample([np.array([1])], epoch=0, first_batch=0)  # compiled
+        start = time.process_time()
+        found = sampler.sample(batches, epoch=0, first_batch=0)
+        assert time.process_time() - start < 2
+    same(found, expected.sample(batches, epoch=0, first_batch=0))
 
 
 def in_turns(sampler: HyperbatchSampler, batches: list[IdArray], memory: SamplingMemory) -> list[Sample]:
