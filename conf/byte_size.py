@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import ByteSize, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-_WRITTEN = re.compile(r"\s*(\d+|\d*\.?\d+\s*[a-zA-Z]+)\s*")
+PATTERN = r"^\s*([0-9]+|[0-9]*\.?[0-9]+\s*([kKmMgGtTpPeE]([iI]?[bB])?|[bB]))\s*$"
+"""How a byte size is written: as Python, Pydantic and a browser's form read regular expressions."""
 
 
 class Bytes(ByteSize):
@@ -24,6 +25,6 @@ def _require_whole(value: Any) -> Any:
     """Refuse what is no byte size as a whole: a unit that is none, separators, truth values, half a byte."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     is_number |= isinstance(value, float) and value.is_integer()
-    if not (is_number or (isinstance(value, str) and _WRITTEN.fullmatch(value))):
+    if not (is_number or (isinstance(value, str) and re.match(PATTERN, value))):
         raise PydanticCustomError("byte_size", "no byte size")
     return value

@@ -32,4 +32,4 @@ def run_stages(run: RunContext, until: Stage) -> None:
     for stage in STAGES[: STAGES.index(until) + 1]:
         _TASKS[stage](run)
         if run.trains and stage == REORDER:
-            check_store(run.manifest(REORDER).path(STORE_FILE))
+            check_store(run.manifest(REORDER).path(STORE_FILE), run.config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -74,6 +75,24 @@ def _printable(text: str) -> str:
 def note(text: str) -> None:
     """Write a line about what is going on, before there is any logging."""
     _err.print(_printable(f"{time.strftime('%H:%M:%S')} {text}"), markup=False)
+
+
+@contextlib.contextmanager
+def waiting(text: str, every_s: float = 5.0) -> Iterator[None]:
+    """Write a line now and then, before there is any progress to show, until the block ends."""
+    done, start = threading.Event(), time.monotonic()
+
+    def say_so() -> None:
+        while not done.wait(every_s):
+            note(f"{text}, {time.monotonic() - start:.0f} s so far")
+
+    thread = threading.Thread(target=say_so, name="waiting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def show_summary(summary: Mapping[str, Any], process_s: float, where_to_look: Mapping[str, str]) -> None:

@@ -14,11 +14,24 @@ _WORD_BITS = 64
 _COMPARED_AT_ONCE = 1 << 18
 
 
-def is_ascending(ids: IdArray) -> bool:
+def is_ascending(ids: npt.NDArray[np.integer]) -> bool:
     """Whether ids ascend strictly; compared some at a time."""
     firsts = range(0, len(ids) - 1, _COMPARED_AT_ONCE)
     pieces = (ids[first : first + _COMPARED_AT_ONCE + 1] for first in firsts)
     return all(bool(np.all(piece[1:] > piece[:-1])) for piece in pieces)
+
+
+def check_ascending(ids: IdArray, num_nodes: int) -> None:
+    """Refuse ids that do not ascend strictly within [0, num_nodes).
+
+    Raises
+    ------
+    ValueError
+    """
+    if not is_ascending(ids):
+        raise ValueError("nodes must ascend strictly: each of them once, in order")
+    if len(ids) and (int(ids[0]) < 0 or int(ids[-1]) >= num_nodes):
+        raise ValueError(f"nodes must lie in [0, {num_nodes}) (got {ids[0]}..{ids[-1]})")
 
 
 @dataclass(frozen=True, slots=True)

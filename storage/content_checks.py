@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import StorageError
-from storage.formats.base import IdArray
 
 _jit = numba.njit(nogil=True, cache=True)
 
@@ -86,7 +85,7 @@ def check_offset_piece(path: Path, offsets: npt.NDArray[np.int64], node: int) ->
         raise damaged(path, f"the list of node {node + place} ends at {end}, before its start {start}")
 
 
-def check_range(path: Path, what: str, ids: IdArray, lowest: int, end: int, *, first: int = 0) -> None:
+def check_range(path: Path, what: str, ids: npt.NDArray[np.integer], lowest: int, end: int, *, first: int = 0) -> None:
     """Refuse numbers outside [lowest, end); `ids` begin at position `first`.
 
     Raises
@@ -112,7 +111,7 @@ def _first_descent(indptr: npt.NDArray[np.int64]) -> int:
 
 
 @_jit
-def _first_outside(ids: IdArray, lowest: int, end: int) -> int:
+def _first_outside(ids: npt.NDArray[np.integer], lowest: int, end: int) -> int:
     for i in range(len(ids)):
         if ids[i] < lowest or ids[i] >= end:
             return i

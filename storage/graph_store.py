@@ -148,7 +148,7 @@ class GraphStore:
     def read_multi_labels(self) -> npt.NDArray[np.int8]:
         """(N, C) 1 where a node has a label, 0 where it has not, -1 where that is unknown; where `is_multi_label`."""
         rows_NC: npt.NDArray[np.int8] = self._read(MULTI_LABELS)
-        check_range(self.path, "labels", rows_NC.reshape(-1).astype(np.int32), -1, 2)
+        check_range(self.path, "labels", rows_NC.reshape(-1), -1, 2)
         return rows_NC
 
     def read_split(self, split: Split) -> npt.NDArray[np.int64]:

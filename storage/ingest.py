@@ -137,9 +137,9 @@ def _ingest_numbered(
     if not num_nodes:
         raise InputError(f"{source.where} is empty: a graph needs at least one node")
     _check_relations(source, options)
-    facts = _check_features(source, num_nodes, options, progress)
     labels = _check_labels(source, num_nodes, options.task)
     splits = _make_splits(source, labels, num_nodes, options)
+    facts = _check_features(source, num_nodes, options, progress)
     return_freed_memory()
     with (
         explained(source, num_nodes),

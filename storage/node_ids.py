@@ -10,6 +10,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from kernels.distinct import distinct_of_sorted
 from kernels.rank_map import RankMap
 from kernels.rng import mix64
 from storage.csc import id_dtype
@@ -181,10 +182,8 @@ class _IntegerKind:
 
     def distinct(self, parts: Sequence[IdArray]) -> IdArray:
         keys = np.concatenate([np.empty(0, np.int64), *parts])
-        keys.sort()  # np.unique takes a hash table of several times the memory
-        is_first = np.ones(len(keys), np.bool_)
-        np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
-        return keys[is_first]
+        keys.sort()
+        return distinct_of_sorted(keys)
 
     def ordered(self, keys: IdArray) -> IdArray:
         return keys[np.argsort(keys)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from kernels.distinct import distinct
 from kernels.rng import Purpose, stream_key, uniform_u64
 from storage.csc import empty_ids
 from storage.errors import InputError
@@ -37,7 +38,7 @@ def labels_nbytes(source: GraphSource) -> int:
 
 def count_labelled(labels: Labels | None, num_nodes: int) -> int:
     """Count the nodes that have a label; all where the graph has no labels at all."""
-    return sum(len(nodes) for nodes in _labelled_chunks(labels, num_nodes))
+    return sum(len(nodes) for nodes in labelled_chunks(labels, num_nodes))
 
 
 def provided_splits(source: GraphSource, labels: Labels | None, num_nodes: int, *, full: bool) -> Splits:
@@ -64,13 +65,28 @@ def provided_splits(source: GraphSource, labels: Labels | None, num_nodes: int, 
     for split in SPLITS:
         nodes = source.splits[split]
         refuse_outside(nodes, f"{source.where}: the {split} split names", num_nodes)
-        nodes = np.unique(nodes.astype(np.int64, copy=False))
+        nodes = distinct(nodes.astype(np.int64, copy=False))
         splits[split] = nodes if labels is None else nodes[has_label(labels[nodes])]
     if full:
         taken = np.zeros(num_nodes, np.bool_)
         taken[source.splits["valid"]] = taken[source.splits["test"]] = True
-        splits["train"] = np.concatenate([nodes[~taken[nodes]] for nodes in _labelled_chunks(labels, num_nodes)])
+        splits["train"] = np.concatenate([nodes[~taken[nodes]] for nodes in labelled_chunks(labels, num_nodes)])
     return splits
+
+
+def has_training_nodes(splits: Mapping[str, IdArray], labels: Labels | None, num_nodes: int, *, full: bool) -> bool:
+    """Whether a source's own splits leave a labelled node to train on; ids of no node are for `provided_splits`."""
+    if full:
+        taken = np.zeros(num_nodes, np.bool_)
+        for split in ("valid", "test"):
+            taken[_inside(splits[split], num_nodes)] = True
+        return any(not taken[nodes].all() for nodes in labelled_chunks(labels, num_nodes))
+    nodes = _inside(splits["train"], num_nodes)
+    return len(nodes) > 0 if labels is None else bool(has_label(labels[nodes]).any())
+
+
+def _inside(nodes: IdArray, num_nodes: int) -> IdArray:
+    return nodes[(nodes >= 0) & (nodes < num_nodes)]
 
 
 def random_splits(
@@ -83,7 +99,7 @@ def random_splits(
     key = stream_key(Purpose.SPLIT, seed)
 
     def hashed() -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]]:
-        return ((nodes, uniform_u64(key, nodes)) for nodes in _labelled_chunks(labels, num_nodes))
+        return ((nodes, uniform_u64(key, nodes)) for nodes in labelled_chunks(labels, num_nodes))
 
     total = count_labelled(labels, num_nodes)
     train = round(total * train_fraction)
@@ -122,7 +138,7 @@ _Cut = tuple[int, int] | None
 """Hash and id of the first node behind a cut; None where there is no such node."""
 
 
-def _labelled_chunks(labels: Labels | None, num_nodes: int) -> Iterator[npt.NDArray[np.int64]]:
+def labelled_chunks(labels: Labels | None, num_nodes: int) -> Iterator[npt.NDArray[np.int64]]:
     """Labelled nodes in ascending order, some at a time."""
     for start in range(0, num_nodes, _CHUNK_NODES):
         stop = min(start + _CHUNK_NODES, num_nodes)

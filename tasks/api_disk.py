@@ -22,18 +22,18 @@ from storage.blocks.spill_room import SpillRoom
 from storage.blocks.stored_features import StoredFeatures
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan
-from storage.errors import MachineError
-from storage.graph_store import INDICES, GraphStore
+from storage.errors import BudgetError, MachineError
+from storage.graph_store import INDICES, GraphStore, StoreInfo
 from tasks.api_batch import NodeColumns
 from tasks.api_options import LoadOptions, TierOptions
 from tasks.batch_check import check_bytes, sampling_memory
 from tasks.batch_sizes import largest_possible, sizes_of
-from tasks.first_batches import PROBED, measure_first
+from tasks.first_batches import PROBED, measure_first, probing_bytes
 from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.storage_memory import StoragePlan, plan_storage
-from tasks.storage_need import ROWS_AT_ONCE_COPIED
-from tasks.stored_columns import degree_bytes, narrow_labels, stored_degrees
+from tasks.storage_need import ROWS_AT_ONCE_COPIED, SLACK_BYTES
+from tasks.stored_columns import degree_bytes, label_dtype, narrow_labels, stored_degrees
 
 _VISIT_BYTES = 64
 
@@ -59,6 +59,7 @@ class OpenOnDisk:
 def open_on_disk(
     store: GraphStore,
     chosen: Callable[[NodeColumns], npt.NDArray[np.int64]],
+    num_visited: int,
     cached: CachePlan | None,
     options: LoadOptions,
     tiers: TierOptions,
@@ -72,6 +73,8 @@ def open_on_disk(
         Open as long as the result is used.
     chosen : callable
         Gives the nodes to visit.
+    num_visited : int
+        How many these are at most.
     cached : CachePlan, optional
         What the device tier holds; a dynamic cache stays empty: the disk's own cache of frequent rows takes its place.
     options : LoadOptions
@@ -90,6 +93,7 @@ def open_on_disk(
         If the store is damaged.
     """
     none, stats = np.empty(0, np.int64), IoStats()
+    _check_opening(store, num_visited, tiers)
     lists, rows = (none, none) if cached is None else (cached.adjacency_ids, cached.feature_ids)
     labels = store.read_multi_labels() if store.info.is_multi_label else narrow_labels(store)
     columns = NodeColumns(store.path, labels, stored_degrees, holds_ids=False)
@@ -114,6 +118,30 @@ def open_on_disk(
     features = stack.enter_context(StoredFeatures(store, rows, buffer_bytes=plan.feature_buffer, stats=stats))
     loader = HyperbatchLoader(_sampler(topology, options), features, _loading(plan, folder, options, checker, store))
     return OpenOnDisk(topology, features, loader, columns, nodes, plan)
+
+
+def _check_opening(store: GraphStore, num_visited: int, tiers: TierOptions) -> None:
+    """Refuse a budget that does not hold what opening the graph takes until it is known what loading takes.
+
+    Raises
+    ------
+    BudgetError
+        Names the least that would do.
+    """
+    assert tiers.host_budget is not None  # else all is in memory
+    needed = _opening_bytes(store.info, num_visited)
+    if needed > tiers.host_budget:
+        raise BudgetError(
+            f"loading {store.path} from disk needs {needed} bytes of memory to begin with and host_budget is "
+            f"{tiers.host_budget}: set host_budget to at least {needed}",
+            needed,
+        )
+
+
+def _opening_bytes(info: StoreInfo, num_visited: int) -> int:
+    """Labels, nodes to visit, and what finding out the sizes of mini-batches takes."""
+    label_bytes = info.num_classes if info.is_multi_label else label_dtype(info.num_classes).itemsize
+    return SLACK_BYTES + info.num_nodes * label_bytes + _VISIT_BYTES * num_visited + probing_bytes(info)
 
 
 def _loading(
@@ -176,6 +204,8 @@ def _plan(
         lambda topology: _sampler(topology, options),
         threads=options.threads,
         all_seeds=nodes,
+        host_budget=tiers.host_budget,
+        opening_bytes=_opening_bytes(store.info, len(nodes)),
     )
     info, id_bytes = store.info, first.sizes.id_bytes
     # The model is not ours: a step on a mini-batch takes none of this memory.

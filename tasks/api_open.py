@@ -21,7 +21,7 @@ from storage.errors import BudgetError
 from storage.graph_store import GraphStore, StoreInfo
 from tasks.api_batch import NodeColumns
 from tasks.api_disk import open_on_disk
-from tasks.api_options import LoadOptions, Nodes, TierOptions, chosen_nodes, given_nodes
+from tasks.api_options import LoadOptions, Nodes, TierOptions, chosen_nodes, given_nodes, most_visited
 from tasks.api_plan import loading_bytes, plan_from_disk, profiled_plan
 from tasks.data_source import Loader
 
@@ -117,9 +117,11 @@ def _on_disk(
     try:
         if tiers.device_budget:
             plan = plan_from_disk(store, given, options, tiers)
-        opened = open_on_disk(
-            store, lambda columns: chosen_nodes(store, given, columns.labels), plan, options, tiers, stack
-        )
+
+        def chosen(columns: NodeColumns) -> npt.NDArray[np.int64]:
+            return chosen_nodes(store, given, columns.labels)
+
+        opened = open_on_disk(store, chosen, most_visited(store.info, given), plan, options, tiers, stack)
     except BudgetError as error:
         if error.needed is None or error.needed < memory_bytes:
             raise

@@ -16,7 +16,7 @@ from kernels.topology import Topology
 from storage.cache.plan import CachePlan
 from storage.cache.tiers import FeatureTiers
 from storage.errors import InputError
-from storage.graph_store import LABELS, SPLITS, GraphStore, Split
+from storage.graph_store import LABELS, SPLITS, GraphStore, Split, StoreInfo
 from tasks.loader import MiniBatchLoader
 from tasks.objective import Labels, labelled
 
@@ -151,6 +151,11 @@ def chosen_nodes(store: GraphStore, nodes: str | npt.NDArray[np.int64], labels: 
     if not len(chosen):
         raise InputError(f"{store.path} has no labelled node in its {split} split: give the ids of the nodes to visit")
     return chosen
+
+
+def most_visited(info: StoreInfo, nodes: str | npt.NDArray[np.int64]) -> int:
+    """How many ids `chosen_nodes` gives at most, of a split or of an array."""
+    return len(nodes) if not isinstance(nodes, str) else info.split_sizes.get(nodes, info.num_nodes)
 
 
 def given_nodes(ids: npt.NDArray[Any], num_nodes: int) -> npt.NDArray[np.int64]:

@@ -10,7 +10,7 @@ from kernels.topology import Topology
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
 from storage.cache.pre_sampling import profile_accesses
-from storage.degrees import in_degrees
+from storage.degrees import count_in_degrees, in_degrees
 from storage.errors import BudgetError
 from storage.graph_store import FEATURES, INDICES, ORIGINAL_ID, GraphStore, StoreInfo
 from tasks.api_options import LoadOptions, TierOptions, chosen_nodes
@@ -60,7 +60,7 @@ def plan_from_disk(
     assert tiers.host_budget is not None
     info, num_seeds = store.info, max(store.info.split_sizes["train"], len(given))
     counts = PROFILE_COUNTS * count_bytes(num_seeds, options, tiers.profile_epochs, tiers.profile_epochs)
-    longest = int(in_degrees(store).max(initial=0))
+    longest = count_in_degrees(store).largest
     profile = plan_profile(store, options, tiers.host_budget, counts_bytes=counts, longest_list=longest)
     planning = plan_bytes(info.num_nodes, tiers.device_budget, info.feature_row_bytes)
     needed = max(profile.memory_bytes, (counts + _DEGREE_BYTES) * info.num_nodes + planning)

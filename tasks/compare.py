@@ -14,6 +14,7 @@ import yaml
 
 from conf.compare import CompareConfig
 from conf.schema import PipelineConfig
+from kernels.distinct import distinct
 from kernels.mfg import IdArray
 from kernels.sampler import shuffled_batches
 from kernels.topology import Topology
@@ -183,7 +184,7 @@ def _batches(graph: Graph, asked: CompareConfig, order: Any, seed: int, num_batc
         return time_ordered(graph.train_nodes, order, graph.batch_size)[:num_batches]
     if asked.workload == "moving_community":
         known = graph.train_nodes[order[graph.train_nodes] >= 0]
-        width = max(1, len(np.unique(order[known])) // _WINDOWS)
+        width = max(1, len(distinct(order[known])) // _WINDOWS)
         return moving_community(known, order, graph.batch_size, num_batches, width=width, seed=seed)
     epochs = range(asked.trained_epochs)
     batches = [shuffled_batches(graph.train_nodes, graph.batch_size, seed=seed, epoch=epoch) for epoch in epochs]

@@ -84,7 +84,7 @@ class Inference(Protocol):
     """Predicts fixed nodes exactly."""
 
     def stream(self, model: GnnModel) -> Iterator[Tensor]:
-        """Logits of one model for the distinct nodes, ascending, some at a time; they may be kept."""
+        """Logits of one model for the nodes, in their order, some at a time; they may be kept."""
 
     @property
     def reads(self) -> tuple[TierReads, TierReads]:
@@ -112,7 +112,7 @@ class DataSource(Protocol):
     def inference(
         self, nodes: IdArray, spec: ModelSpec, degrees: NodeDegrees | None, options: TrainOptions
     ) -> Inference:
-        """Prepare exact inference of some nodes."""
+        """Prepare exact inference of nodes that ascend strictly."""
 
     def score_rows(self, num_rows: int, options: TrainOptions) -> ScoreRows:
         """Make what keeps the scores of so many nodes until they are ranked, after mini-batches and inference."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from kernels.nn.model import ModelSpec
 from kernels.rank_map import RankMap
-from storage.blocks.spill_room import SpillRoom
+from storage.blocks.spill_room import ENDLESS, SpillRoom
+from storage.errors import BudgetError
 from storage.expected_store import StoreSizes
 from storage.graph_store import SPLITS, StoreInfo
-from tasks.batch_sizes import largest_possible
-from tasks.first_batches import FirstBatches
+from tasks.batch_sizes import largest_possible, sizes_of_hops
+from tasks.first_batches import FirstBatches, probing_bytes
 from tasks.inference_sizes import inference_disk_bytes, pieces_bytes, sets_bytes, tile_bytes
 from tasks.score_rows import ScoreFile
 from tasks.scoring_memory import scoring_bytes
-from tasks.step_costs import weight_bytes
+from tasks.step_costs import HopShape, weight_bytes
 from tasks.storage_memory import StoragePlan, plan_storage
-from tasks.storage_need import ROWS_AT_ONCE, ROWS_AT_ONCE_COPIED
+from tasks.storage_need import ROWS_AT_ONCE, ROWS_AT_ONCE_COPIED, SLACK_BYTES
 from tasks.stored_columns import degree_bytes, label_dtype
 from tasks.training_types import TrainOptions
 
@@ -99,6 +100,46 @@ def plan_training(
     return plan
 
 
+def opening_bytes(store: StoreSizes, spec: ModelSpec) -> int:
+    """Bytes that opening a graph for training takes at most, until the budget is shared out.
+
+    What a mini-batch is found to draw of one list is not in it; see `tasks.first_batches.measure_first`.
+    """
+    info = store.info
+    return SLACK_BYTES + _column_bytes(info, spec) + max(_beginning_bytes(info), probing_bytes(info))
+
+
+def least_budget(store: StoreSizes, options: TrainOptions, spec: ModelSpec, budget: int) -> int:
+    """The least of a budget that is known before anything is read.
+
+    Parameters
+    ----------
+    store : StoreSizes
+    options : TrainOptions
+    spec : ModelSpec
+    budget : int
+
+    Returns
+    -------
+    int
+        What opening the graph takes, which tells how much training takes, where the budget has so much; else the
+        least that training on mini-batches of a seed without neighbors takes, where that is more.
+    """
+    opening = opening_bytes(store, spec)
+    if opening <= budget:
+        return opening
+    shapes = [HopShape(1, 1, 0)] * len(options.fanouts)
+    smallest = sizes_of_hops(shapes, 1, 1, 4, spec, are_integers=store.info.has_integer_features)
+    try:
+        plan_training(
+            store, options, spec, FirstBatches(smallest, 0), num_seeds=1, cached_rows=0, host_budget=1, hyperbatch=1,
+            room=ENDLESS,
+        )  # fmt: skip
+    except BudgetError as error:
+        return max(opening, error.needed or 0)
+    return opening
+
+
 def tile_budget(plan: StoragePlan, spec: ModelSpec, info: StoreInfo) -> int:
     """Bytes that exact evaluation has for its tiles, beside what is kept, pieces of rows and scoring; then ranking."""
     kept = sum(plan.parts[name] for name in ("held", "offsets", "topology buffer", "feature buffer"))
@@ -134,10 +175,15 @@ def _held_bytes(info: StoreInfo, spec: ModelSpec, cached_rows: int, cached_list_
 
     Also the model with its optimizer.
     """
+    nodes = info.num_nodes
+    device = cached_rows * info.feature_row_bytes + cached_list_bytes
+    device += RankMap.nbytes_for(nodes) if cached_rows else 0
+    return _column_bytes(info, spec) + device + _MODEL_COPIES * weight_bytes(spec)
+
+
+def _column_bytes(info: StoreInfo, spec: ModelSpec) -> int:
+    """Bytes of labels, splits, the order of an epoch, degrees."""
     nodes, sizes = info.num_nodes, [info.split_sizes[split] for split in SPLITS]
     ids = _ID_BYTES * (sum(sizes) + info.split_sizes["train"])
     label_bytes = nodes * (info.num_classes if info.is_multi_label else label_dtype(info.num_classes).itemsize)
-    degrees = degree_bytes(info) if spec.kind == "gcn" else 0
-    device = cached_rows * info.feature_row_bytes + cached_list_bytes
-    device += RankMap.nbytes_for(nodes) if cached_rows else 0
-    return label_bytes + ids + degrees + device + _MODEL_COPIES * weight_bytes(spec)
+    return label_bytes + ids + (degree_bytes(info) if spec.kind == "gcn" else 0)

@@ -1,13 +1,15 @@
 """The sizes of the first mini-batches from disk: they tell how large others are expected to be.
 
 Which nodes a mini-batch holds is found out hop by hop in bits, some lists at a time: however large it is, this takes a
-bit a node for each of three sets, and a few MiB.
+bit a node for each of four sets, and a few MiB; and where many neighbors are drawn of one list, what that takes.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +25,8 @@ from kernels.sampler import join_seeds
 from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.stored_topology import StoredTopology
-from storage.graph_store import GraphStore
+from storage.errors import BudgetError
+from storage.graph_store import GraphStore, StoreInfo
 from tasks.batch_sizes import BatchSizes, sizes_of_hops
 from tasks.step_costs import HopShape
 
@@ -35,6 +38,10 @@ _MARGIN = 1.15
 """How much larger than those others are expected to be, at most."""
 _PIECE_NODES, _PIECE_EDGES = 1 << 14, 1 << 16
 _WORD_BITS = 64
+_SETS = 4
+_PIECE_BYTES = 4 << 20
+_DRAW_BYTES = 32
+"""A neighbor that is drawn of a long list: its position and what finds it, and its id."""
 
 _NO_NODES = np.empty(0, np.int64)
 
@@ -58,6 +65,11 @@ class FirstBatches:
         return self.sizes.times(_MARGIN).at_most(largest)
 
 
+def probing_bytes(info: StoreInfo) -> int:
+    """Bytes that `measure_first` takes, beside what one list takes of which more than `_PIECE_EDGES` are drawn."""
+    return _SETS * info.num_nodes // 8 + 2 * LEAST_BLOCKS * info.block_bytes + _PIECE_BYTES
+
+
 def measure_first(
     store: GraphStore,
     seeds: Sequence[IdArray],
@@ -67,6 +79,8 @@ def measure_first(
     threads: int,
     spec: ModelSpec | None = None,
     all_seeds: IdArray = _NO_NODES,
+    host_budget: int = sys.maxsize,
+    opening_bytes: int = 0,
 ) -> FirstBatches:
     """Find the sizes of the first mini-batches of epoch 0, without holding any of them.
 
@@ -88,6 +102,8 @@ def measure_first(
         Model whose steps count; without one they take nothing.
     all_seeds : (T,) integer, optional
         Seeds of an epoch.
+    host_budget, opening_bytes : int
+        Memory that may be taken, and what is taken of it beside what is drawn of one list, `probing_bytes` included.
 
     Returns
     -------
@@ -95,9 +111,12 @@ def measure_first(
 
     Raises
     ------
+    BudgetError
+        If what is drawn of one list takes more than is left; names the least that would do.
     StorageError, MachineError
         If a block is damaged or cannot be read.
     """
+    check_room = partial(_check_room, host_budget, opening_bytes)
     least = LEAST_BLOCKS * store.info.block_bytes
     with StoredTopology(
         store, np.empty(0, np.int64), buffer_bytes=least, indptr_buffer_bytes=least, threads=threads
@@ -111,7 +130,7 @@ def measure_first(
             else []
         )
         for index, its_seeds in enumerate([*seeds, *further]):
-            shapes, inputs = _grown(sampler, its_seeds, index)
+            shapes, inputs = _grown(sampler, its_seeds, index, check_room)
             id_bytes = topology.id_dtype.itemsize
             counts = (_number(inputs), len(its_seeds), id_bytes)
             sizes.append(sizes_of_hops(shapes, *counts, spec, are_integers=are_integers))
@@ -148,14 +167,16 @@ def _cache_bytes(topology: StoredTopology, cached_lists: IdArray) -> int:
     return edges * topology.id_dtype.itemsize + offsets
 
 
-def _grown(sampler: HyperbatchSampler, seeds: IdArray, index: int) -> tuple[list[HopShape], Bits]:
+def _grown(
+    sampler: HyperbatchSampler, seeds: IdArray, index: int, check_room: Callable[[int], None]
+) -> tuple[list[HopShape], Bits]:
     """Hops of one mini-batch of epoch 0, that of the seeds first, and its input nodes."""
     nodes = np.zeros(-(-sampler.topology.num_nodes // _WORD_BITS), np.uint64)
     mark_bits(nodes, join_seeds([seeds], sampler.topology.num_nodes, sampler.topology.id_dtype)[0])
     shapes = list[HopShape]()
     for hop, fanout in enumerate(reversed(sampler.fanouts)):
         larger, edges = nodes.copy(), 0
-        for neighbors in _neighbors(sampler, nodes, hop, fanout, index):
+        for neighbors in _neighbors(sampler, nodes, hop, fanout, index, check_room):
             mark_bits(larger, neighbors)
             edges += len(neighbors)
         shapes.append(HopShape(_number(nodes), _number(larger), edges))
@@ -163,7 +184,9 @@ def _grown(sampler: HyperbatchSampler, seeds: IdArray, index: int) -> tuple[list
     return shapes, nodes
 
 
-def _neighbors(sampler: HyperbatchSampler, nodes: Bits, hop: int, fanout: int, index: int) -> Iterator[IdArray]:
+def _neighbors(
+    sampler: HyperbatchSampler, nodes: Bits, hop: int, fanout: int, index: int, check_room: Callable[[int], None]
+) -> Iterator[IdArray]:
     """What a hop draws, some at a time."""
     topology = sampler.topology
     keys = np.array([stream_key(sampler.purpose, sampler.seed, 0, index, hop)], np.uint64)
@@ -176,8 +199,20 @@ def _neighbors(sampler: HyperbatchSampler, nodes: Bits, hop: int, fanout: int, i
             if degrees.max() <= full_limit(fanout, sampler.replace):
                 yield from _whole_lists(topology, begins, degrees)
             else:
+                check_room(fanout)
                 everything = np.array([0, len(rows)])
                 yield topology.sample_neighbors(rows, everything, fanout, stream_keys=keys, replace=sampler.replace)[1]
+
+
+def _check_room(host_budget: int, opening_bytes: int, fanout: int) -> None:
+    """Refuse to draw so many neighbors of one list where there is no room for them."""
+    needed = opening_bytes + _DRAW_BYTES * fanout
+    if fanout > _PIECE_EDGES and needed > host_budget:
+        raise BudgetError(
+            f"to draw {fanout} neighbors of one list, {needed} bytes of memory are needed and host_budget is "
+            f"{host_budget}: set host_budget to at least {needed}, or use smaller sampling.fanouts",
+            needed,
+        )
 
 
 def _whole_lists(topology: StoredTopology, begin: I64Array, degree: I64Array) -> Iterator[IdArray]:

@@ -21,6 +21,9 @@ _ASK_S = 10.0
 _PAUSE_S = 1.0
 _SAY_EVERY = 60
 _ALL_TAKEN, _SERVER_ERROR = 423, 500
+_RENEWAL_LOGGERS = ("prefect.concurrency", "prefect.flow_runs", "prefect.task_runs")
+_LOST = "Concurrency lease renewal failed"
+_RENEWAL_WORDS = (_LOST, "concurrency lease renewal")
 
 
 @contextlib.contextmanager
@@ -35,8 +38,38 @@ def gpu_slot() -> Iterator[None]:
     name = os.environ.get(LIMIT_VARIABLE)
     with contextlib.ExitStack() as stack:
         if name:
+            stack.enter_context(_losses_in_words(name))
             _wait_for_slot(name, stack)
         yield
+
+
+@contextlib.contextmanager
+def _losses_in_words(name: str) -> Iterator[None]:
+    """Say in a line of ours that a slot was lost, in place of Prefect's lines with tracebacks.
+
+    It is lost when nobody renews it: this process was suspended, the machine slept, or the server was away.
+    """
+
+    def is_other(record: logging.LogRecord) -> bool:
+        if not any(words in str(record.msg) for words in _RENEWAL_WORDS):
+            return True
+        if record.levelno >= logging.WARNING and str(record.msg).startswith(_LOST):
+            _logger.warning(
+                "this run was suspended or the Prefect server away for longer than %.0f s, so its slot of %r is lost: "
+                "it goes on all the same, but another run may train beside it",
+                _LEASE_S,
+                name,
+            )
+        return False
+
+    loggers = [logging.getLogger(logger) for logger in _RENEWAL_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_other)
 
 
 def _wait_for_slot(name: str, stack: contextlib.ExitStack) -> None:

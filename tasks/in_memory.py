@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 from torch import Tensor
 
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel, ModelSpec
-from kernels.rank_map import is_ascending
+from kernels.rank_map import check_ascending
 from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler
 from kernels.topology import Topology
@@ -53,8 +52,8 @@ class InMemory:
         self, nodes: IdArray, spec: ModelSpec, degrees: NodeDegrees | None, options: TrainOptions
     ) -> Inference:
         """As `DataSource.inference`."""
-        distinct = nodes if is_ascending(nodes) else np.unique(nodes).astype(np.int64)
-        prepared = ExactInference(self.graph, distinct, spec, degrees=degrees, chunk_bytes=options.chunk_bytes)
+        check_ascending(nodes, self.graph.num_nodes)
+        prepared = ExactInference(self.graph, nodes, spec, degrees=degrees, chunk_bytes=options.chunk_bytes)
         return _InMemoryInference(prepared, self.features)
 
     def score_rows(self, num_rows: int, options: TrainOptions) -> ScoreRows:

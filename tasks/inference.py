@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels.cpu.aligned import aligned
 from kernels.cpu.mark import mark_neighbors
+from kernels.distinct import distinct
 from kernels.mfg import IdArray, Mfg, TierReads
 from kernels.nn.layers import Layer, NodeDegrees
 from kernels.nn.model import GnnModel, ModelSpec, build_model, edgeless_mfg
@@ -89,8 +90,8 @@ class ExactInference:
         self._chunk_bytes = chunk_bytes
         # All neighbors are taken, so nothing is drawn and the identity of the draws does not matter.
         self._sampler = NeighborSampler(topology, [-1], seed=0, purpose=Purpose.VALIDATE) if spec.needs_graph else None
-        self._nodes = nodes.astype(np.int64)
-        self._needed = _needed_nodes(topology, np.unique(nodes).astype(np.int64), spec)
+        self._nodes = nodes.astype(np.int64, copy=False)
+        self._needed = _needed_nodes(topology, distinct(self._nodes), spec)
         self._slots = [RankMap.from_sorted_ids(ids, topology.num_nodes) for ids in self._needed]
 
     def run(self, model: GnnModel, features: FeatureTiers) -> Predictions:

@@ -20,11 +20,11 @@ from tasks.budgets import Estimate, available_memory, format_bytes
 from tasks.fetch import fetch_missing
 from tasks.memory import numbering_room, plan_ingest
 from tasks.progress import Advance, progress
-from tasks.readiness import check_source
+from tasks.readiness import check_seeds, check_source
 from tasks.run_context import RunContext
 from tasks.run_disk import ingest_jointly
-from tasks.sources import STORE_FILE, ingest_options, open_source
-from tasks.specs import INGEST, ingest_spec, reorder_spec
+from tasks.sources import STORE_FILE, ingest_options, open_source, opening_bytes
+from tasks.specs import INGEST, PROFILE, ingest_spec, reorder_spec
 
 _logger = logging.getLogger(__name__)
 
@@ -36,6 +36,11 @@ def ingest_graph(run: RunContext) -> Manifest:
     It is an intermediate: once the laid-out store exists its data may be gone, and nobody needs it.
     """
     fetch_missing(run.config.data, run.config.disk_budget)
+    with run.input_digests.kept():
+        return _ingest(run)
+
+
+def _ingest(run: RunContext) -> Manifest:
     spec = ingest_spec(run.config, run.input_digests)
     collected = _finished_and_collected(run, spec)
     if collected is not None:
@@ -46,14 +51,21 @@ def ingest_graph(run: RunContext) -> Manifest:
     @functools.cache  # for the estimate and for building
     def source() -> GraphSource:
         opened = open_source(run.config.data)
-        if run.trains:
-            check_source(opened)
+        check(opened)
         return opened
+
+    def check(opened: GraphSource) -> None:
+        if run.trains:
+            check_source(opened, run.config)
+        if PROFILE in run.stages_after(INGEST):
+            check_seeds(opened, options)
 
     def build(directory: Path) -> Mapping[str, Any]:
         free = available_memory()  # less is free once nodes are numbered, and what is not is this stage's own
 
         def plan(numbered: GraphSource) -> int | None:
+            if source().num_nodes is None or source().labelled_later:
+                check(numbered)
             planned = plan_ingest(numbered, options, budgets.memory_bytes(free))
             if source().num_nodes is None:  # else it was checked before the stage started
                 joint = _jointly(run, numbered, planned.estimate)
@@ -80,6 +92,9 @@ def ingest_graph(run: RunContext) -> Manifest:
         return report
 
     def estimate() -> Estimate:
+        opening = opening_bytes(run.config.data)
+        if opening > budgets.memory_bytes():  # not even what is read before the sizes are known fits
+            return Estimate(memory_bytes=opening, disk_bytes=0, is_final=False)
         return _jointly(run, source(), plan_ingest(source(), options, budgets.memory_bytes()).estimate)
 
     return run.open_or_build(spec, build, estimate)

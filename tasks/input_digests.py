@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from storage.atomic import write_text
 from storage.errors import InputError
 from storage.leftovers import remove_partial_file
 from storage.locks import lock_file, locked
+from tasks.progress import progress
 
 _logger = logging.getLogger(__name__)
+_LARGE_BYTES, _PIECE_BYTES = 1 << 28, 1 << 20
 _SETTLE_S = 2.0  # a file this young may still change within one tick of its modification time: hash it, trust it later
 
 
@@ -27,6 +32,7 @@ class InputDigests:
         self._verify = verify
         remove_partial_file(self._path)
         self._known: dict[str, list[object]] = self._load()
+        self._new: dict[str, list[object]] = {}
 
     def digest(self, path: Path) -> str:
         """Return the SHA-256 of a file's content.
@@ -51,13 +57,28 @@ class InputDigests:
         if known is not None and known[:3] == identity and known[3] != digest:
             _logger.warning("%s: its content changed though size, time and inode did not", path)
         if time.time_ns() - stat.st_mtime_ns > _SETTLE_S * 1e9:
-            self._remember(key, [*identity, digest])
+            self._known[key] = self._new[key] = [*identity, digest]
         return digest
 
-    def _remember(self, key: str, entry: list[object]) -> None:
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Remember what was found for later runs, once the work is done or breaks off; refused input leaves nothing."""
+        try:
+            yield
+        except InputError:
+            raise
+        except BaseException:
+            self._keep()
+            raise
+        self._keep()
+
+    def _keep(self) -> None:
+        if not self._new:
+            return
         with locked(lock_file(self._path)):
-            self._known = self._load() | {key: entry}
-            write_text(self._path, json.dumps(self._known, indent=1, sort_keys=True) + "\n")
+            known = self._load() | self._new
+            write_text(self._path, json.dumps(known, indent=1, sort_keys=True) + "\n")
+        self._new = {}
 
     def _load(self) -> dict[str, list[object]]:
         try:
@@ -69,6 +90,17 @@ class InputDigests:
 
 
 def _hash(path: Path) -> str:
-    with path.open("rb") as file:
+    digest, size, done = hashlib.sha256(), path.stat().st_size, 0
+    # A bar that is gone at once would say nothing.
+    shown = progress(f"checking whether {path.name} is known", "bytes") if size > _LARGE_BYTES else nullcontext(_silent)
+    with path.open("rb", buffering=0) as file, shown as advance:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+            done += len(piece)
+            advance(done, max(size, done))
+    return digest.hexdigest()
+
+
+def _silent(done: int, total: int) -> None:
+    """Show nothing."""

@@ -25,7 +25,7 @@ from storage.graph_store import LABELS, SPLITS, GraphStore, StoreInfo
 from tasks.batch_check import check_bytes, sampling_memory
 from tasks.batch_sizes import sizes_of
 from tasks.data_source import Inference, Loader
-from tasks.disk_plan import plan_training, tile_budget
+from tasks.disk_plan import opening_bytes, plan_training, tile_budget
 from tasks.first_batches import PROBED, measure_first
 from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
@@ -257,6 +257,8 @@ def _plan(
         threads=options.threads,
         spec=spec,
         all_seeds=train_nodes,
+        host_budget=storage.host_budget,
+        opening_bytes=opening_bytes(store, spec),
     )
     evaluated = inference_disk_bytes(spec, store.info.num_nodes, ScoreFile.of(store.info, options.metric))
     return plan_training(

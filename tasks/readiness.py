@@ -11,6 +11,8 @@ from storage.formats.base import GraphSource
 from storage.formats.files import require_file
 from storage.formats.tables import check_lengths
 from storage.graph_store import FEATURES, LABELS, GraphStore
+from storage.ingest import IngestOptions
+from storage.splits import count_labelled, has_training_nodes, labelled_chunks
 from tasks.specs import input_files
 
 _PUBLISHED = {
@@ -26,9 +28,15 @@ def check_config(config: PipelineConfig) -> None:
     Raises
     ------
     InputError
-        If it names no features or no labels, reads a format that has none, or trains on no node.
+        If it names no features or no labels, reads a format that has none, or trains on no node; or if a generated
+        graph has not as many classes as there are class weights.
     """
     data = config.data
+    if data.format in ("demo", "rmat"):
+        generated = data.demo if data.format == "demo" else data.rmat
+        _check_weights(config, generated.classes, f"the generated graph (data.{data.format})")
+        if data.split == "provided" and not generated.train_fraction:
+            raise InputError(f"data.{data.format}.train_fraction=0 leaves no node to train on: set it above 0")
     if data.format == "triples":
         raise InputError("triples have no labels of nodes to train on: stop before training (--until cache)")
     if data.format in _TABLE_FORMATS:
@@ -67,27 +75,81 @@ def _way_to(data: DataConfig) -> str:
     return f"{fetch}where they lie elsewhere, --set data.path=DIR"
 
 
-def check_source(source: GraphSource) -> None:
-    """Refuse an opened data set without features or without labels of its nodes.
+def check_source(source: GraphSource, config: PipelineConfig) -> None:
+    """Refuse an opened data set that cannot be trained on: as far as is known, without reading an edge.
+
+    Labels that go by id are looked at once they were read: ask again then.
 
     Raises
     ------
     InputError
-        If it has none.
+        If it has no features or no labels of its nodes, if all labels are unknown, or if there are not as many class
+        weights as classes.
     """
-    _require(source.features is not None, source.labels is not None or source.labelled_later, source.where)
+    labels = source.labels
+    _require(source.features is not None, labels is not None or source.labelled_later, source.where)
+    if labels is None:
+        return
+    if not any(len(nodes) for nodes in labelled_chunks(labels.labels_N, len(labels.labels_N))):
+        raise InputError(
+            f"no node of {source.where} has a label: all are negative, NaN or empty; give at least some nodes a class"
+        )
+    _check_weights(config, len(labels.names), source.where)
 
 
-def check_store(path: Path) -> None:
-    """Refuse a store without features or labels.
+def check_seeds(source: GraphSource, options: IngestOptions) -> None:
+    """Refuse an opened data set whose split leaves no node to train on, as far as `check_source` knows.
 
     Raises
     ------
     InputError
-        If it has none.
+        If there is none.
+    """
+    labels, num_nodes = source.labels, source.num_nodes
+    if num_nodes is None or (labels is None and source.labelled_later):
+        return
+    labels_N = None if labels is None else labels.labels_N
+    if labels_N is not None and len(labels_N) != num_nodes:
+        return  # which ingest says
+    counted = "all nodes" if labels is None else "the labelled nodes"
+    if options.split == "random":
+        total = count_labelled(labels_N, num_nodes)
+        if not round(total * options.train_fraction):
+            raise InputError(
+                f"data.train_fraction={options.train_fraction} of {counted} of {source.where}, {total}, leaves no node "
+                "to train on: set it higher"
+            )
+    elif source.splits is not None and not has_training_nodes(
+        source.splits, labels_N, num_nodes, full=options.split == "full"
+    ):
+        raise InputError(
+            f"the split of {source.where} leaves no labelled node to train on: set data.split=random, or correct the "
+            "split or the labels"
+        )
+
+
+def check_store(path: Path, config: PipelineConfig) -> None:
+    """Refuse a store that cannot be trained on.
+
+    Raises
+    ------
+    InputError
+        If it has no features, no labels, no node to train on, or not as many classes as there are class weights.
     """
     with GraphStore.open(path) as store:
         _require(store.has(FEATURES), store.has(LABELS) or store.info.is_multi_label, str(path))
+        if not store.info.split_sizes["train"]:
+            raise InputError(f"{path} has no training nodes: check data.split and the labels")
+        _check_weights(config, store.info.num_classes, str(path))
+
+
+def _check_weights(config: PipelineConfig, num_classes: int, where: str) -> None:
+    weights = config.training.class_weights
+    if isinstance(weights, tuple) and len(weights) != num_classes:
+        raise InputError(
+            f"training.class_weights has {len(weights)} numbers, {where} has {num_classes} classes: give one a class, "
+            "or set it to balanced or none"
+        )
 
 
 def _require(features: bool, labels: bool, where: str) -> None:

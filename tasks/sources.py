@@ -10,7 +10,7 @@ from storage.formats.base import GraphSource
 from storage.formats.demo import open_demo
 from storage.formats.dgl_binary import open_dgl
 from storage.formats.edge_list import open_edge_list
-from storage.formats.igb import open_igb
+from storage.formats.igb import igb_label_bytes, open_igb
 from storage.formats.matrix_market import open_matrix_market
 from storage.formats.musae import open_musae
 from storage.formats.ogb import open_ogb
@@ -18,8 +18,10 @@ from storage.formats.parquet import open_parquet
 from storage.formats.planetoid import open_planetoid
 from storage.formats.rmat import open_rmat
 from storage.formats.sparse_npz import open_sparse_npz
+from storage.formats.tables import label_reading_bytes
 from storage.formats.triples import open_triples
 from storage.ingest import IngestOptions
+from tasks.specs import input_files
 
 _OPENERS: dict[str, Callable[..., GraphSource]] = {
     "planetoid": open_planetoid,
@@ -53,6 +55,21 @@ def open_source(data: DataConfig) -> GraphSource:
     if data.format == "rmat":
         return open_rmat(**data.rmat.model_dump())
     return _OPENERS[data.format](**data.reading_fields())
+
+
+def opening_bytes(data: DataConfig) -> int:
+    """Memory that opening the files takes, as far as their sizes tell: labels are read then, unless they go by id.
+
+    Raises
+    ------
+    InputError
+        If a file is missing or damaged.
+    """
+    labels = next((path for role, path in input_files(data).items() if "label" in role), None)
+    if labels is None or data.id_column is not None:
+        return 0
+    read = igb_label_bytes if data.format == "igb" else label_reading_bytes
+    return read(labels)
 
 
 def ingest_options(config: PipelineConfig) -> IngestOptions:

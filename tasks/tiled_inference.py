@@ -21,7 +21,7 @@ from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import Layer, NodeDegrees, as_float
 from kernels.nn.model import GnnModel, ModelSpec
 from kernels.nn.streamed import in_strips
-from kernels.rank_map import RankMap, is_ascending
+from kernels.rank_map import RankMap, check_ascending
 from storage.blocks.row_file import RowFile, RowLayout
 from storage.blocks.row_pieces import FeaturePieces, Rows
 from storage.blocks.stored_features import StoredFeatures
@@ -46,7 +46,7 @@ class TiledInference:
     topology : StoredTopology
     features : StoredFeatures
     nodes : (n,) integer array, optional
-        Any order; duplicates are allowed. None: all nodes, which takes no memory for their ids.
+        Strictly ascending. None: all nodes, which takes no memory for their ids.
     spec : ModelSpec
     degrees : NodeDegrees, optional
         Of all nodes (GCN).
@@ -60,7 +60,7 @@ class TiledInference:
     Raises
     ------
     ValueError
-        If a node is out of range.
+        If a node is out of range, or nodes do not ascend.
     BudgetError
         If the budget is below a MiB, or more where many nodes have wide rows (`tile_bytes`).
     """
@@ -77,8 +77,8 @@ class TiledInference:
         directory: Path,
         edges_disk_bytes: int = 0,
     ) -> None:
-        if nodes is not None and len(nodes) and (int(nodes.min()) < 0 or int(nodes.max()) >= topology.num_nodes):
-            raise ValueError(f"nodes must lie in [0, {topology.num_nodes}) (got {nodes.min()}..{nodes.max()})")
+        if nodes is not None:
+            check_ascending(nodes, topology.num_nodes)
         if budget_bytes < (least := tile_bytes(spec, topology.num_nodes)):
             raise BudgetError(
                 f"exact evaluation from disk is left {budget_bytes} bytes and needs {least}: set host_budget higher by "
@@ -90,10 +90,9 @@ class TiledInference:
         if nodes is None:
             self._needed = [RankMap.of_all(topology.num_nodes)] * (spec.num_layers + 1)
         else:
-            distinct = nodes if is_ascending(nodes) else np.unique(nodes)
             self._needed = needed_sets(
                 ListReads(topology),
-                distinct.astype(np.int64, copy=False),
+                nodes.astype(np.int64, copy=False),
                 spec.num_layers,
                 needs_graph=spec.needs_graph,
             )
@@ -108,7 +107,7 @@ class TiledInference:
         )
 
     def stream(self, model: GnnModel) -> Iterator[Tensor]:
-        """Outputs of the distinct nodes, ascending, some at a time: for more of them than memory holds.
+        """Outputs of the nodes in their order, some at a time: for more of them than memory holds.
 
         Raises
         ------

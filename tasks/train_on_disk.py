@@ -14,6 +14,7 @@ from storage.cache.plan import CachePlan
 from storage.errors import BudgetError, MachineError
 from storage.graph_store import GraphStore
 from tasks.budgets import Estimate, available_memory
+from tasks.disk_plan import least_budget
 from tasks.inference_sizes import inference_disk_bytes
 from tasks.io_monitor import IoMonitor
 from tasks.on_disk import OnDisk, StorageOptions, open_on_disk
@@ -166,11 +167,15 @@ def _log_io(run: RunContext, epoch: int, counts: IoCounts, train_read_bytes: int
 
 
 def storage_estimate(config: PipelineConfig, store_path: Path) -> Estimate:
-    """The budget, which is shared out once the first mini-batches are known, and the disk that evaluation takes."""
+    """The budget, which is shared out once the first mini-batches are known, and the disk that evaluation takes.
+
+    Or the least of a budget that is known already, where that is more.
+    """
     with GraphStore.open(store_path) as store:
-        spec, scores = _spec(config, store), ScoreFile.of(store.info, config.training.metric)
+        spec, scores, budget = _spec(config, store), ScoreFile.of(store.info, config.training.metric), _budget(config)
+        least = least_budget(store, train_options(config, None), spec, budget)
         return Estimate(
-            memory_bytes=0 if config.host_budget is None else _budget(config),
+            memory_bytes=max(least, 0 if config.host_budget is None else budget),
             disk_bytes=inference_disk_bytes(spec, store.info.num_nodes, scores)
             + model_disk_bytes(spec, config.training.epochs),
         )

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.backend import Backend
+from kernels.distinct import distinct
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import Kind, ModelSpec
 from kernels.nn.norm import Norm
-from kernels.rank_map import is_ascending
 from storage.errors import InputError
 from tasks.data_source import DataSource
 from tasks.in_flight import DEFAULT_IN_FLIGHT_BYTES
@@ -207,7 +207,7 @@ class Splits:
             If an id lies outside [0, N).
         """
         given = [np.asarray(part, np.int64) for part in (self.train, self.valid, self.test)]
-        parts = [part if is_ascending(part) else np.unique(part) for part in given]
+        parts = [distinct(part) for part in given]
         for name, part in zip(("train", "valid", "test"), parts, strict=True):
             if len(part) and (part[0] < 0 or part[-1] >= len(labels)):
                 wrong = part[0] if part[0] < 0 else part[-1]

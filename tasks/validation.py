@@ -6,15 +6,13 @@ import time
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from kernels.mfg import IdArray, TierReads
 from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import GnnModel
-from kernels.rank_map import is_ascending
 from tasks.data_source import Inference, Loader
-from tasks.metrics import CountArray, Metric
+from tasks.metrics import Metric
 from tasks.objective import Objective
 from tasks.quality import QualityMeter
 from tasks.score_rows import ScoreRows
@@ -40,7 +38,7 @@ class ExactValidator:
         Of these nodes.
     objective : Objective
     nodes : (n,) integer array
-        Any order; duplicates count as often as they are there.
+        Strictly ascending.
     new_score_rows : callable
     """
 
@@ -49,10 +47,7 @@ class ExactValidator:
     ) -> None:
         self._inference, self._objective = inference, objective
         self._new_rows = lambda: new_score_rows(len(nodes))
-        self._distinct: IdArray = nodes
-        self._times: CountArray | None = None
-        if not is_ascending(nodes):
-            self._distinct, self._times = np.unique(nodes.astype(np.int64), return_counts=True)
+        self._nodes = nodes
 
     def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score one model."""
@@ -67,17 +62,12 @@ class ExactValidator:
         done = 0
         for logits in self._inference.stream(model):
             part = slice(done, done + len(logits))
-            if self._times is None:
-                meter.add(logits, self._distinct[part])
-            else:
-                times = self._times[part]
-                each = np.repeat(np.arange(len(times)), times)
-                meter.add(logits[torch.from_numpy(each)], self._distinct[part][each])
+            meter.add(logits, self._nodes[part])
             done = part.stop
 
 
 class SampledValidator:
-    """Scores over sampled neighbors, the same sample each time, so that epochs are compared on equal terms."""
+    """Scores distinct nodes over sampled neighbors, the same sample each time: epochs are compared on equal terms."""
 
     def __init__(
         self,
@@ -93,8 +83,7 @@ class SampledValidator:
         self._batches = [nodes[begin : begin + batch_size] for begin in range(0, len(nodes), batch_size)]
         self._objective = objective
         self._degrees = degrees
-        # Duplicates within a mini-batch are one seed.
-        self._new_rows = lambda: new_score_rows(sum(len(np.unique(batch)) for batch in self._batches))
+        self._new_rows = lambda: new_score_rows(len(nodes))
 
     def score(self, model: GnnModel, metrics: Collection[Metric]) -> Score:
         """Score one model."""

@@ -106,7 +106,7 @@ def run_flow(config: PipelineConfig, flow: str, *, trains: bool, as_json: bool, 
         Further arguments of the flow.
     """
     from flows.environment import prefect_settings, set_defaults
-    from flows.terminal import note, say, set_up_logging, show_summary, use_progress_bars
+    from flows.terminal import note, say, set_up_logging, show_summary, use_progress_bars, waiting
 
     note(f"starting {config.name}")
     with quick_imports():
@@ -122,14 +122,15 @@ def run_flow(config: PipelineConfig, flow: str, *, trains: bool, as_json: bool, 
         use_progress_bars()
     set_defaults(prefect_settings(config.state_dir))
     with _orchestrator(config.state_dir) as wait_until_ready:
-        with quick_imports():  # they take as long as the server takes to start
-            start = getattr(importlib.import_module(f"flows.{flow}"), flow)
-            from tasks.tracking import check_store
+        with waiting("loading libraries and starting Prefect's server"):
+            with quick_imports():  # they take as long as the server takes to start
+                start = getattr(importlib.import_module(f"flows.{flow}"), flow)
+                from tasks.tracking import check_store
 
-            check_store(config.state_dir)
-            for module in ("matplotlib.figure", *(["torch._dynamo"] if trains else [])):
-                importlib.import_module(module)  # the plots and the optimizer would, more slowly
-        wait_until_ready()
+                check_store(config.state_dir)
+                for module in ("matplotlib.figure", *(["torch._dynamo"] if trains else [])):
+                    importlib.import_module(module)  # the plots and the optimizer would, more slowly
+            wait_until_ready()
         summary: dict[str, Any] = start(config, **arguments)
     if as_json:
         say(json.dumps(summary))

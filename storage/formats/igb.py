@@ -14,11 +14,12 @@ from storage.errors import InputError
 from storage.formats.array_files import ArrayFile, PairEdges, array_features
 from storage.formats.base import GraphSource, IdArray, LabelColumn
 from storage.formats.files import require_file
-from storage.formats.labels import to_labels
+from storage.formats.labels import array_label_bytes, array_labels
 
 _FEATURES = "paper/node_feat.npy"
 _EDGES = "paper__cites__paper/edge_index.npy"
 _RAW_DIM = 1024
+_SPLIT_BYTES = 9  # a labelled paper: its id, and whether it is one
 _TRAIN_FRACTION, _VALID_FRACTION = 0.6, 0.2
 
 
@@ -78,12 +79,18 @@ def open_igb(path: Path, *, label_set: str = "19") -> GraphSource:
     )
 
 
+def igb_label_bytes(path: Path) -> int:
+    """Memory that reading the labels of a label file takes, with the split that is made of them."""
+    array = _open_array(path, None)
+    return array_label_bytes(array) + _SPLIT_BYTES * array.size
+
+
 def _folder(path: Path) -> Path:
     return path / "processed" if (path / "processed").is_dir() else path
 
 
 def _read_labels(path: Path) -> LabelColumn:
-    return to_labels(_open_array(path, None).load(), str(path))
+    return array_labels(_open_array(path, None))
 
 
 def _open_array(path: Path, raw_dim: int | None) -> ArrayFile:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kernels.distinct import distinct
 from storage.errors import InputError
+from storage.formats.array_files import ArrayFile
 from storage.formats.base import LabelColumn
 
 Locate = Callable[[int], str]
-_PIECE_ROWS = 1 << 18
+_PIECE_ROWS = 1 << 16
+_PIECE_ROW_BYTES = 64  # of a piece: as read, checked, sorted, numbered
+_CLASS_BYTES = 4
 _LARGEST_LABEL = 2**53  # from there on, a float no longer tells whole numbers apart
 
 
@@ -51,25 +55,55 @@ def to_labels(raw: npt.NDArray[Any], where: str, locate: Locate | None = None) -
         return _from_strings(raw)
     if raw.dtype.kind not in "biuf":
         raise InputError(f"{where} holds {raw.dtype}: give integers or strings")
-    return _from_numbers(raw, locate or (lambda row: f"{where}: row {row}"))
+
+    def pieces() -> Iterator[npt.NDArray[Any]]:
+        return (raw[start : start + _PIECE_ROWS] for start in range(0, len(raw), _PIECE_ROWS))
+
+    return _from_numbers(pieces, len(raw), locate or _row_of(where))
 
 
-def _from_numbers(raw: npt.NDArray[Any], locate: Locate) -> LabelColumn:
+def array_labels(array: ArrayFile) -> LabelColumn:
+    """Normalise the labels of an array on disk, as `to_labels` does; numbers, one a node, are read piece by piece."""
+    rows = array.shape[0] if array.shape else 0
+    if array.dtype.kind not in "biuf" or array.shape not in ((rows,), (rows, 1)):
+        return to_labels(array.load(), array.where)
+    return _from_numbers(lambda: array.flat_chunks(0, rows, _PIECE_ROWS), rows, _row_of(array.where))
+
+
+def array_label_bytes(array: ArrayFile) -> int:
+    """Memory that `array_labels` takes at most of numbers, one a node, and at least of anything else."""
+    rows = array.shape[0] if array.shape else 0
+    if array.dtype.kind not in "biuf" or array.shape not in ((rows,), (rows, 1)):
+        return array.nbytes
+    return _CLASS_BYTES * rows + _PIECE_ROW_BYTES * min(rows, _PIECE_ROWS)
+
+
+def _row_of(where: str) -> Locate:
+    return lambda row: f"{where}: row {row}"
+
+
+def _from_numbers(read: Callable[[], Iterable[npt.NDArray[Any]]], num_rows: int, locate: Locate) -> LabelColumn:
     """Number the classes that occur, piece by piece: there may be very many nodes."""
-    pieces = range(0, len(raw), _PIECE_ROWS)
-    present = [np.unique(_whole_numbers(raw, start, locate)) for start in pieces]
-    classes = np.unique(np.concatenate([np.empty(0, np.int64), *present]))
+    classes = np.empty(0, np.int64)
+    for _, numbers in _whole_numbers(read(), locate):
+        classes = distinct(np.concatenate([classes, distinct(numbers)]))
     classes = classes[classes >= 0]
-    labels_N = np.empty(len(raw), np.int32)
-    for start in pieces:
-        numbers = _whole_numbers(raw, start, locate)
+    labels_N = np.empty(num_rows, np.int32)
+    for start, numbers in _whole_numbers(read(), locate):
         labels_N[start : start + len(numbers)] = np.where(numbers < 0, -1, np.searchsorted(classes, numbers))
     return LabelColumn(labels_N, tuple(str(label) for label in classes))
 
 
-def _whole_numbers(raw: npt.NDArray[Any], start: int, locate: Locate) -> npt.NDArray[np.int64]:
-    """Labels of the rows from `start` on as integers, -1 where there is none."""
-    piece = raw[start : start + _PIECE_ROWS]
+def _whole_numbers(pieces: Iterable[npt.NDArray[Any]], locate: Locate) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Labels as integers, -1 where there is none, and the row of the first one, piece by piece."""
+    start = 0
+    for piece in pieces:
+        yield start, _integers(piece, start, locate)
+        start += len(piece)
+
+
+def _integers(piece: npt.NDArray[Any], start: int, locate: Locate) -> npt.NDArray[np.int64]:
+    """Labels of the rows from `start` on as integers."""
     if piece.dtype.kind == "f":
         with np.errstate(invalid="ignore"):  # of signalling NaNs
             wrong = np.flatnonzero(np.isinf(piece) | ((piece != np.floor(piece)) & ~np.isnan(piece)))

@@ -24,7 +24,7 @@ from storage.formats.base import (
     rows_per_chunk,
 )
 from storage.formats.files import require_file
-from storage.formats.labels import to_labels
+from storage.formats.labels import array_label_bytes, array_labels, to_labels
 from storage.formats.names import SeriesReader, number_names
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ def read_labels(path: Path) -> LabelColumn:
     require_file(path)
     _refuse_text(path)
     if path.suffix == ".npy":
-        return to_labels(ArrayFile.open(path).load(), str(path))
+        return array_labels(ArrayFile.open(path))
     frame = guard_parquet(path, lambda: pl.read_parquet(path, glob=False))
     if frame.width != 1:
         raise InputError(f"{path} has {frame.width} columns ({', '.join(frame.columns)}): give one column of labels")
@@ -141,6 +141,19 @@ def read_labels(path: Path) -> LabelColumn:
     if column.dtype == pl.String or isinstance(column.dtype, pl.Categorical | pl.Enum):
         return to_labels(column.cast(pl.String).to_numpy(), str(path))
     return to_labels(column.to_numpy(), str(path))
+
+
+def label_reading_bytes(path: Path) -> int:
+    """Memory that `read_labels` takes of an array of classes; of another file its size, the least that it takes.
+
+    Raises
+    ------
+    InputError
+        The file is missing or damaged.
+    """
+    if path.suffix != ".npy":
+        return require_file(path).stat().st_size
+    return array_label_bytes(ArrayFile.open(path))
 
 
 def _refuse_text(path: Path) -> None:

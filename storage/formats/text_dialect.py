@@ -104,8 +104,7 @@ def find_dialect(
     with open_text(path) as file:
         file.seek(skip_bytes)
         sample = file.read(_SAMPLE_BYTES)
-    if b"\0" in sample:
-        raise InputError(f"{path} is no text, or not in UTF-8: give the format it has, or save it as UTF-8")
+    _check_text(path, sample)
     lines = sample.split(b"\n")
     if len(sample) == _SAMPLE_BYTES:
         lines.pop()
@@ -157,7 +156,9 @@ def plain_dialect(path: Path, delimiter: str, *, num_fields: int | None = None, 
     Dialect
     """
     with open_text(path) as file:
-        lines = file.read(_SAMPLE_BYTES).splitlines()[:_SAMPLE_LINES]
+        sample = file.read(_SAMPLE_BYTES)
+    _check_text(path, sample)
+    lines = sample.splitlines()[:_SAMPLE_LINES]
     first = lines[0].decode("utf-8", "replace") if lines else ""
     return Dialect(
         comment=None,
@@ -190,8 +191,7 @@ def table_dialect(path: Path) -> tuple[Dialect, tuple[str, ...]]:
     """
     with open_text(path) as file:
         sample = file.read(_SAMPLE_BYTES)
-    if b"\0" in sample:
-        raise InputError(f"{path} is no text, or not in UTF-8: give the format it has, or save it as UTF-8")
+    _check_text(path, sample)
     lines = sample.splitlines(keepends=True)
     before = next((number for number, line in enumerate(lines) if line.strip()), 0)
     header = lines[before].decode("utf-8-sig", "replace").strip() if lines else ""
@@ -207,6 +207,17 @@ def table_dialect(path: Path) -> tuple[Dialect, tuple[str, ...]]:
         raise InputError(f"{path}: its first line names column {twice!r} twice: rename one")
     start, dialect = before + 1, plain_dialect(path, delimiter, num_fields=len(columns), quote='"')
     return replace(dialect, data_start=sum(map(len, lines[:start])), lines_before=start), columns
+
+
+def _check_text(path: Path, sample: bytes) -> None:
+    """Refuse what is no text of lines, by its first bytes."""
+    if b"\0" in sample:
+        raise InputError(f"{path} is no text, or not in UTF-8: give the format it has, or save it as UTF-8")
+    if b"\n" not in sample and b"\r" in sample.rstrip(b"\r"):
+        raise InputError(
+            f"{path}: its lines end with carriage returns alone, as those of old Macs: write it with line feeds "
+            "(tr '\\r' '\\n' < OLD > NEW)"
+        )
 
 
 def lines_of(block: bytes) -> list[bytes]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
+from conf.byte_size import PATTERN, Bytes
 from conf.load import ConfigError, load_config, preset_names
 from conf.schema import PipelineConfig
 
@@ -149,6 +152,19 @@ def test_a_budget_is_bytes_or_auto() -> None:
 )  # fmt: skip
 def test_a_byte_size_is_read_as_it_is_meant(text: str, expected: int) -> None:
     assert load_config("demo", [f"host_budget={text}"]).host_budget == expected
+
+
+@pytest.mark.parametrize("unit", ["b", "B", "k", "KB", "kib", "MiB", "m", "G", "GB", "TiB", "P", "EB"])
+def test_units_that_a_form_takes_are_those_that_are_read(unit: str) -> None:
+    assert re.search(PATTERN, f"2 {unit}")
+    assert int(TypeAdapter(Bytes).validate_python(f"2 {unit}")) > 0
+
+
+@pytest.mark.parametrize("text", ["2 Mi", "2 bit", "2 kbit", "2 x", "MB", "2 MB 3"])
+def test_what_a_form_does_not_take_is_not_read(text: str) -> None:
+    assert not re.search(PATTERN, text)
+    with pytest.raises(ValidationError, match="no byte size"):
+        TypeAdapter(Bytes).validate_python(text)
 
 
 @pytest.mark.parametrize(

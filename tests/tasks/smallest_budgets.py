@@ -1,11 +1,13 @@
 """Runs each stage of a small graph in this process at budgets from the smallest one up, and prints what it took.
 
 `python -m tests.tasks.smallest_budgets FOLDER CASE`, where CASE is a JSON object: `graph` (arguments of `write_graph`),
-`overrides` (a list), `stages` and `factors` (of the smallest budget).
+`overrides` (a list), `stages` and `factors` (of the smallest budget); without factors only what is refused is tried.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import re
 import shutil
@@ -69,7 +71,7 @@ class Stages:
     """The stages of one configuration, each at any budget."""
 
     def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
-        self._model = folder
+        self._model, self.peak = folder, 0
         self._folder, self._overrides = folder, [*overrides, f"state_dir={folder / 'state'}", "layout.keep_ingest=true"]
 
     def context(self, budget: int | None, before: Sequence[str]) -> RunContext:
@@ -97,18 +99,21 @@ class Stages:
             shutil.rmtree(context.manifest(stage).directory)
 
     def peak_bytes(self, stage: str, budget: int) -> int:
-        """Growth of this process while the stage is built anew; raises what it raises."""
+        """Growth of this process while the stage is built anew; raises what it raises, and `peak` is what it took."""
         context = self.context(budget, _until("reorder") if stage == PREDICT else _until(stage)[:-1])
         work = partial(self._predict, context) if stage == PREDICT else partial(TASKS[stage].fn, context)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # else it would grow into what was freed before
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what is held now
         before = status_bytes("VmHWM")
         try:
             work()
-            return status_bytes("VmHWM") - before
         finally:
+            self.peak = status_bytes("VmHWM") - before
             context.close()
             if stage in context.outcomes and stage != PREDICT:
                 shutil.rmtree(context.manifest(stage).directory)
+        return self.peak
 
     def _predict(self, context: RunContext) -> None:
         store, out = context.manifest("reorder").path(STORE_FILE), self._folder / "rows.npy"
@@ -122,10 +127,12 @@ def _until(stage: str) -> list[str]:
 
 
 def smallest(run: Callable[[int], int]) -> int:
-    """The budget that a refusal of one byte names."""
-    named = _refused(run, 1)
-    assert named is not None
-    return named
+    """The budget that refusals come to, from that of one byte on."""
+    budget = 1
+    while (named := _refused(run, budget)) is not None:
+        assert named > budget, (named, budget)
+        budget = named
+    return budget
 
 
 def _refused(run: Callable[[int], int], budget: int) -> int | None:
@@ -139,13 +146,17 @@ def _refused(run: Callable[[int], int], budget: int) -> int | None:
     return None
 
 
-def measure(stages: Stages, stage: str, factors: Sequence[float]) -> list[Budget]:
-    """What the stage takes at the smallest budget and above; one byte less must be refused."""
+def measure(stages: Stages, stage: str, factors: Sequence[float] | None) -> list[Budget]:
+    """What the stage takes below the smallest budget, where it must be refused, at it and above."""
     run = partial(stages.peak_bytes, stage)
     stages.forget(stage)
     least = smallest(run)
-    found: list[Budget] = [{"stage": stage, "budget": least - 1, "refused": _refused(run, least - 1)}]
-    for budget in (least, least + 1, *(int(factor * least) for factor in factors)):
+    found = list[Budget]()
+    for budget in (1, least // 8, least // 4, least // 2, least - 1):
+        refused = _refused(run, budget)
+        found.append({"stage": stage, "budget": budget, "peak": stages.peak, "least": least, "refused": refused})
+        sys.stderr.write(f"{json.dumps(found[-1])}\n")
+    for budget in () if factors is None else (least, least + 1, *(int(factor * least) for factor in factors)):
         peak = run(budget)
         if peak > budget:  # code that is loaded for the first time is the libraries' own
             peak = run(budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections.abc import Callable
@@ -14,10 +15,12 @@ import pytest
 
 from conf.load import load_config
 from storage.errors import GardenError, InputError
+from storage.formats.base import GraphSource, LabelColumn
 from storage.graph_store import INDICES, GraphStore
+from storage.ingest import IngestOptions
 from tasks.ingest import ingest_graph
 from tasks.profile import profile_graph
-from tasks.readiness import check_config
+from tasks.readiness import check_config, check_seeds
 from tasks.reorder import reorder_graph
 from tasks.run_context import RunContext
 from tasks.sources import STORE_FILE
@@ -39,7 +42,9 @@ def run(tracking: Tracking, tmp_path: Path) -> Run:
     """Runs ingest and more over four nodes with features and labels, or over what the overrides name."""
     write_good_files(tmp_path)
 
-    def run(*overrides: str, until: str = "ingest", preset: str = "edge_list") -> RunContext:
+    def run(
+        *overrides: str, until: str = "ingest", preset: str = "edge_list", planned: str | None = None
+    ) -> RunContext:
         stages = {"ingest": ingest_graph, "reorder": reorder_graph, "profile": profile_graph}
         state, files = [f"state_dir={tmp_path / 'state'}"], []
         if preset == "edge_list":
@@ -48,6 +53,7 @@ def run(tracking: Tracking, tmp_path: Path) -> Run:
         config = load_config(preset, [*state, *files, *overrides])
         with tracking.parent_run("bad-input", {}) as parent:
             context = RunContext(config, tracking, parent)
+            context.until = planned or until
             for stage, task in stages.items():
                 task.fn(context)
                 if stage == until:
@@ -155,7 +161,11 @@ def test_rows_of_labels_that_are_understood(run: Run, tmp_path: Path) -> None:
 
 def test_no_training_nodes(run: Run, tmp_path: Path) -> None:
     overrides = ("data.train_fraction=0", "data.valid_fraction=1")
-    check_refused(tmp_path, lambda: run(*overrides, until="profile"), "has no training nodes: check data.split")
+    check_refused(
+        tmp_path,
+        lambda: run(*overrides, until="profile"),
+        "of the labelled nodes of .*, 4, leaves no node to train",
+    )
 
 
 @pytest.mark.parametrize("content", [b"PAR1", b"", b"0,1\n"])
@@ -194,3 +204,63 @@ def test_a_split_that_trains_on_nothing_is_refused_before_anything_is_read() -> 
     names = [f"data.{field}=absent" for field in ("edges", "features", "labels")]
     with pytest.raises(InputError, match=r"data\.train_fraction=0 leaves no node to train on: set it above 0"):
         check_config(load_config("edge_list", [*names, "data.split=random", "data.train_fraction=0"]))
+
+
+def no_features_read(*_: object) -> None:
+    raise AssertionError("the features were read before the labels were looked at")
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["by row", "by id"])
+@pytest.mark.parametrize(
+    ("labels", "overrides", "problem"),
+    [
+        ([-1, -1, -1, -1], (), "no node of .* has a label: all are negative"),
+        ([0, 1, 0, 1], ("training.class_weights=[1, 2, 3]",), r"class_weights has 3 numbers, .* has 2 classes"),
+        ([0, -1, -1, -1], ("data.train_fraction=0.4",), "of the labelled nodes of .*, 1, leaves no node to train on"),
+    ],
+)
+def test_labels_that_nothing_can_be_trained_on(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_id: bool,
+    labels: list[int],
+    overrides: tuple[str, ...],
+    problem: str,
+) -> None:
+    np.save(tmp_path / "y.npy", np.array(labels))
+    names: tuple[str, ...] = ()
+    if by_id:
+        pl.DataFrame({"id": range(4), "x": [0.5] * 4}).write_csv(tmp_path / "x.csv")
+        pl.DataFrame({"id": range(4), "y": labels}).write_csv(tmp_path / "y.csv")
+        names = (f"data.features={tmp_path / 'x.csv'}", f"data.labels={tmp_path / 'y.csv'}", "data.id_column=id")
+    monkeypatch.setattr("storage.ingest._check_features", no_features_read)
+    check_refused(tmp_path, lambda: run(*names, *overrides, planned="train"), problem)
+
+
+@pytest.mark.parametrize(
+    ("rule", "train", "valid", "problem"),
+    [
+        ("provided", [0], [1], "leaves no labelled node to train on"),
+        ("provided", [0, 2], [1], None),
+        ("provided", [0, 99], [1], "leaves no labelled node to train on"),
+        ("full", [0], [1, 2, 3], "leaves no labelled node to train on"),
+        ("full", [0], [1, 2], None),
+    ],
+)
+def test_a_split_of_its_own_without_labels_to_train_on(
+    rule: Any, train: list[int], valid: list[int], problem: str | None
+) -> None:
+    """Node 0 of 4 has no label."""
+    splits = {name: np.array(nodes) for name, nodes in (("train", train), ("valid", valid), ("test", [1]))}
+    labels = LabelColumn(np.array([-1, 0, 1, 0], np.int32), ("a", "b"))
+    source = GraphSource("g", None, 0, num_nodes=4, labels=labels, splits=splits)  # type: ignore[arg-type]
+    with contextlib.nullcontext() if problem is None else pytest.raises(InputError, match=problem):
+        check_seeds(source, IngestOptions(split=rule))
+
+
+def test_generated_classes_and_weights_are_compared_before_anything_starts() -> None:
+    with pytest.raises(InputError, match=r"class_weights has 2 numbers, the generated graph .* has 16 classes"):
+        check_config(load_config("demo", ["training.class_weights=[1, 2]"]))
+    with pytest.raises(InputError, match=r"data\.demo\.train_fraction=0 leaves no node to train on"):
+        check_config(load_config("demo", ["data.demo.train_fraction=0"]))

@@ -124,6 +124,7 @@ def test_blocks_of_any_size_give_the_same_edges(
         ("0\n1\n", "line 1: one field where an edge has two: set delimiter"),
         ("a,b\nb,caf\u00e9\n".encode("latin-1"), r"line 2: b'b,caf\\xe9' is not in UTF-8: save the file as UTF-8"),
         ("0,1\n1,2\n".encode("utf-16"), "is no text, or not in UTF-8"),
+        (b"0,1\r1,2\r2,0", "lines end with carriage returns alone, as those of old Macs: write it with line feeds"),
         (b"\x89PNG\r\n\0\0", "is no text, or not in UTF-8: give the format it has"),
         (b'a,"b\rc"\n"d\re,"f"\n', r"e\.csv, line"),
         ('a,b\n"c,d\n', "line 2: 1 fields where 2 are expected"),
