@@ -32,7 +32,7 @@ from tasks.first_batches import PROBED, measure_first, probing_bytes
 from tasks.hyperbatch_loader import HyperbatchLoader
 from tasks.hyperbatch_options import HyperbatchOptions
 from tasks.storage_memory import StoragePlan, plan_storage
-from tasks.storage_need import ROWS_AT_ONCE_COPIED, SLACK_BYTES
+from tasks.storage_need import ROWS_AT_ONCE_COPIED
 from tasks.stored_columns import degree_bytes, label_dtype, narrow_labels, stored_degrees
 
 _VISIT_BYTES = 64
@@ -141,7 +141,7 @@ def _check_opening(store: GraphStore, num_visited: int, tiers: TierOptions) -> N
 def _opening_bytes(info: StoreInfo, num_visited: int) -> int:
     """Labels, nodes to visit, and what finding out the sizes of mini-batches takes."""
     label_bytes = info.num_classes if info.is_multi_label else label_dtype(info.num_classes).itemsize
-    return SLACK_BYTES + info.num_nodes * label_bytes + _VISIT_BYTES * num_visited + probing_bytes(info)
+    return info.num_nodes * label_bytes + _VISIT_BYTES * num_visited + probing_bytes(info)
 
 
 def _loading(

@@ -15,7 +15,7 @@ from tasks.score_rows import ScoreFile
 from tasks.scoring_memory import scoring_bytes
 from tasks.step_costs import HopShape, weight_bytes
 from tasks.storage_memory import StoragePlan, plan_storage
-from tasks.storage_need import ROWS_AT_ONCE, ROWS_AT_ONCE_COPIED, SLACK_BYTES
+from tasks.storage_need import ROWS_AT_ONCE, ROWS_AT_ONCE_COPIED
 from tasks.stored_columns import degree_bytes, label_dtype
 from tasks.training_types import TrainOptions
 
@@ -106,7 +106,7 @@ def opening_bytes(store: StoreSizes, spec: ModelSpec) -> int:
     What a mini-batch is found to draw of one list is not in it; see `tasks.first_batches.measure_first`.
     """
     info = store.info
-    return SLACK_BYTES + _column_bytes(info, spec) + max(_beginning_bytes(info), probing_bytes(info))
+    return _column_bytes(info, spec) + max(_beginning_bytes(info), probing_bytes(info))
 
 
 def least_budget(store: StoreSizes, options: TrainOptions, spec: ModelSpec, budget: int) -> int:

@@ -14,6 +14,7 @@ from scipy import stats
 
 from kernels import reference
 from kernels.cpu.draw import _swap_in_array, _swap_in_hash, draw_rows, new_shuffle, shuffle_rows
+from kernels.mfg import IdArray
 from kernels.rng import Purpose, child, stream_key
 
 I64Array = npt.NDArray[np.int64]
@@ -78,9 +79,13 @@ def test_hashes_of_either_width_and_an_array_agree_in_place_too(fanout: int, mor
     draw_rows(np.uint64(seed), np.zeros(1, np.int64), np.array([degree]), fanout, False, draws)
     in_array = np.empty_like(draws)
     _swap_in_array(draws, in_array, np.arange(degree, dtype=np.int32))
-    for width in (np.int32, np.int64):
+    hashes: tuple[tuple[IdArray, IdArray], ...] = (
+        (np.full(2 * fanout, -1, np.int32), np.empty(2 * fanout, np.int32)),
+        (np.full(2 * fanout, -1, np.int64), np.empty(2 * fanout, np.int64)),
+    )
+    for held, value in hashes:
         positions = draws.copy()
-        _swap_in_hash(positions, positions, np.full(2 * fanout, -1, width), np.empty(2 * fanout, width))
+        _swap_in_hash(positions, positions, held, value)
         assert np.array_equal(positions, in_array)
 
 

@@ -97,7 +97,7 @@ def test_extreme_fractions(tmp_path: Path, fractions: tuple[float, float]) -> No
     ("changes", "problem"),
     [
         ({"num_nodes": 0}, "the small graph is empty"),
-        ({"num_nodes": 7}, "has 6 rows, but the graph has 7 nodes"),
+        ({"num_nodes": 7, "labels": None}, "has 6 rows, but the graph has 7 nodes"),
         ({"num_nodes": 7, "features": None}, "has 6 labels, but 7 nodes"),
         ({"edges": EdgeArrays(np.array([0, 6]), np.array([1, 0]))}, r"row 1: edge \(6, 0\) names a node outside"),
         ({"edges": EdgeArrays(np.array([0]), np.array([-1]))}, r"row 0: edge \(0, -1\) names a node outside"),

@@ -128,10 +128,10 @@ def test_fanouts_beyond_shared_memory(launcher: Launcher, fanout: int) -> None:
     topology = Topology.in_memory(*csc_from_edges(num_nodes, rng.integers(0, num_nodes, len(targets)), targets))
     uniq, ptr, keys = np.array([2, 5, 0, 1, 2], np.int32), np.array([0, 3, 5]), np.array([3, 2**63], np.uint64)
     got = CudaOps(launcher).sample_neighbors(
-        DeviceTopology.place(launcher, topology), *map(launcher.to_device, (uniq, ptr)), fanout,
+        DeviceTopology.place(launcher, topology), launcher.to_device(uniq), launcher.to_device(ptr), fanout,
         stream_keys=launcher.to_device(keys), edge_ids=True,
     )  # fmt: skip
-    arguments = {"stream_keys": keys, "edge_ids": True}
+    arguments: dict[str, Any] = {"stream_keys": keys, "edge_ids": True}
     expected = ops.sample_neighbors(topology, uniq, ptr, fanout, shuffle=new_shuffle(), **arguments)
     for one, other in zip(got[:3], expected[:3], strict=True):
         _same(launcher.to_host(one), other)

@@ -97,7 +97,7 @@ def test_drawing_most_of_a_list_of_many_blocks_takes_no_quadratic_time(tmp_path:
     degree, fanout = 1_600_000, 1_200_000
     indptr, indices = np.array([0, degree, *([degree] * 20)]), np.random.default_rng(0).integers(0, 20, degree)
     store = store_of(tmp_path / "graph.h5", 4096, indptr=indptr, indices=indices.astype(np.int32))
-    options = {"seed": 4, "purpose": Purpose.TRAIN, "replace": replace, "edge_ids": True}
+    options: dict[str, Any] = {"seed": 4, "purpose": Purpose.TRAIN, "replace": replace, "edge_ids": True}
     batches = [np.array([0, 3]), np.array([0])]
     expected = NeighborSampler(cached_topology(indptr, indices.astype(np.int32), np.arange(0)), [fanout], **options)
     with StoredTopology(store, np.arange(0), buffer_bytes=1 << 20) as topology:
