@@ -64,7 +64,7 @@ def found_of(folder: Path, asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_budgets_far_too_small_are_refused_before_anything_of_the_graphs_size_is_taken(tmp_path: Path) -> None:
     """Labels, splits and the sets of a mini-batch alone take more than these budgets do."""
-    graph = {"num_nodes": 1_500_000, "num_edges": 500_000, "dim": 2}
+    graph = {"num_nodes": 600_000, "num_edges": 200_000, "dim": 2}
     stages, settings = ["ingest", "train", "predict"], [*SETTINGS, *ON_DISK]
     found = found_of(tmp_path, {"graph": graph, "overrides": settings, "stages": stages, "factors": None})
     assert {one["stage"] for one in found} == set(stages)
