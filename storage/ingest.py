@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from storage.adjacency import explained, sorted_edges
 from storage.blocks.writer import ArrayStream, watched
+from storage.disk_full import explaining_full_disk
 from storage.distinct_keys import LEAST_WORK_BYTES as LEAST_NUMBERING_BYTES
 from storage.errors import InputError
 from storage.extras import Extras
@@ -119,7 +120,7 @@ def ingest(
     MachineError
         The disk is full.
     """
-    with contextlib.ExitStack() as stack:
+    with explaining_full_disk(path), contextlib.ExitStack() as stack:
         if source.num_nodes is None:
             folder = stack.enter_context(scratch_directory(path.parent, "numbering-"))
             source = numbered(source, folder, room, progress)

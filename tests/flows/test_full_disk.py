@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pytest
 
 from conf.load import load_config
 from kernels.nn.model import build_model
+from storage.blocks.stored_topology import StoredTopology
 from storage.errors import MachineError
 from storage.formats.demo import open_demo
+from storage.formats.parquet import open_parquet
 from storage.formats.results import write_npy, write_table
 from storage.graph_store import GraphStore, write_store
-from storage.ingest import IngestOptions, ingest
+from storage.ingest import IngestOptions, Room, ingest
+from tasks.api import GraphLoader
 from tasks.artifacts import ArtifactStore, StageSpec
 from tasks.budgets import Budgets, Estimate
 from tasks.model_reference import NamedModel
+from tasks.on_disk import StorageOptions, open_on_disk
 from tasks.predict import write_output
+from tasks.trainer import train_from
 from tests.flows.conftest import TINY, Garden, bare_environment
+from tests.tasks.disk_training_peak import smallest_budget
 from tests.tasks.training_graphs import NUM_CLASSES, OPTIONS, community_data
 
 Disk = Callable[[str], Path]
@@ -73,6 +84,71 @@ def test_a_stage_that_fills_the_disk_leaves_the_old_and_nothing_else(disk: Disk)
     assert sorted(path for path in state.rglob("*") if ".locks" not in path.parts) == before
     with GraphStore.open(kept) as store:
         store.verify()
+
+
+def fill(folder: Path) -> None:
+    """Take all the room there is, as another program might at any time."""
+    with (folder / "other").open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+            file.flush()
+
+
+@pytest.mark.parametrize("kind", ["integers", "integers with gaps", "names"])
+def test_ingest_whose_scratch_files_fill_the_disk(disk: Disk, tmp_path: Path, kind: str) -> None:
+    """While edges are sorted, while integers and names are numbered."""
+    folder, ends = disk("3m") / "stage", np.random.default_rng(0).integers(0, 400_000, (600_000, 2))
+    folder.mkdir()
+    columns = ends * (1 << 40) if kind == "integers with gaps" else ends
+    frame = pl.DataFrame({"u": columns[:, 0], "v": columns[:, 1]})
+    (frame.cast(pl.String) if kind == "names" else frame).write_parquet(tmp_path / "edges.parquet")
+    source = open_parquet(tmp_path / "edges.parquet", num_nodes=400_000 if kind == "integers" else None)
+    with pytest.raises(MachineError, match=r"the disk is full: .* free some space"):
+        ingest(source, IngestOptions(split="random"), folder / "graph.h5", plan=lambda _: 1, room=Room(1))
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("validation", ["exact", "sampled"])
+def test_training_whose_spills_meet_a_full_disk(disk: Disk, tmp_path: Path, validation: Any) -> None:
+    """The disk was large enough when the budget was shared out; spilled rows, or layers of evaluation, fill it."""
+    data, folder, none = community_data(3000), disk("64m"), np.empty(0, np.int64)
+    rows = np.resize(data.rows, (3000, 300)).astype(np.float32)
+    path = tmp_path / "graph.h5"
+    splits = {"train": data.splits.train, "valid": data.splits.valid, "test": data.splits.test}
+    topology = data.topology
+    write_store(
+        path, indptr=topology.indptr, indices=topology.indices, features=rows, labels=data.labels, splits=splits,
+        block_bytes=4096,
+    )  # fmt: skip
+    options = replace(OPTIONS, epochs=1, batch_size=20, validation=validation)
+    least = smallest_budget(path, options, folder)
+    storage = StorageOptions(host_budget=least, directory=folder)
+    with open_on_disk(path, none, none, options, storage) as opened:
+        fill(folder)
+        arguments = (opened.source, opened.labels, opened.splits, opened.degrees, options)
+        with pytest.raises(MachineError, match="the disk is full"):
+            train_from(*arguments, num_classes=opened.num_classes)
+    assert [item.name for item in folder.iterdir()] == ["other"]
+    (folder / "other").unlink()
+    assert shutil.disk_usage(folder).used < 1 << 20, "nameless files are closed"
+    with open_on_disk(path, none, none, options, storage) as opened:
+        train_from(opened.source, opened.labels, opened.splits, opened.degrees, options, num_classes=opened.num_classes)
+
+
+def test_a_loader_whose_scratch_meets_a_full_disk(disk: Disk, tmp_path: Path) -> None:
+    data, folder = community_data(3000), disk("64m")
+    rows = np.resize(data.rows, (3000, 2000)).astype(np.float32)
+    path, topology = tmp_path / "graph.h5", data.topology
+    write_store(path, indptr=topology.indptr, indices=topology.indices, features=rows, block_bytes=4096)
+    asked: dict[str, Any] = {"fanouts": [5, 5], "batch_size": 5, "scratch": folder}
+    with GraphLoader(path, np.arange(3000), host_budget=15_000_000, **asked) as loader:
+        assert isinstance(loader.topology, StoredTopology)
+        fill(folder)
+        with pytest.raises(MachineError, match="the disk is full"):
+            list(loader.epoch(0))
+        (folder / "other").unlink()
+        assert sum(len(batch.sample.seed_nodes) for batch in loader.epoch(0)) == 3000
+    assert list(folder.iterdir()) == []
 
 
 def test_a_result_that_fills_the_disk_leaves_the_old_one(disk: Disk) -> None:

@@ -19,17 +19,18 @@ from tests.tasks.measured_memory import Meter
 _NONE = np.empty(0, np.int64)
 
 
-def train_within(path: Path, options: TrainOptions, budget: int) -> TrainResult:
-    """Train on a store within a budget; its plan goes to the log."""
-    with open_on_disk(path, _NONE, _NONE, options, StorageOptions(host_budget=budget, directory=path.parent)) as data:
+def train_within(path: Path, options: TrainOptions, budget: int, directory: Path | None = None) -> TrainResult:
+    """Train on a store within a budget, spilling beside it or elsewhere; its plan goes to the log."""
+    storage = StorageOptions(host_budget=budget, directory=directory or path.parent)
+    with open_on_disk(path, _NONE, _NONE, options, storage) as data:
         arguments = (data.source, data.labels, data.splits, data.degrees, options)
         return train_from(*arguments, num_classes=data.num_classes)
 
 
-def smallest_budget(path: Path, options: TrainOptions) -> int:
+def smallest_budget(path: Path, options: TrainOptions, directory: Path | None = None) -> int:
     """The budget that a refusal names."""
     try:
-        train_within(path, options, 1)
+        train_within(path, options, 1, directory)
     except BudgetError as error:
         return int(str(error).split("at least ")[1].split(",")[0])
     raise AssertionError("a budget of one byte was enough")
