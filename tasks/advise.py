@@ -177,7 +177,15 @@ def decide(config: PipelineConfig, source: GraphSource, machine: Machine, work: 
         hyperbatch=0 if plan is None else plan.hyperbatch,
         smallest_host_budget=smallest,
         epoch=_epoch(machine, work, plan),
-        evaluation=evaluation(store, work.spec, work.validated.shapes, work.options.metric, plan, machine.disk),
+        evaluation=evaluation(
+            store,
+            work.spec,
+            work.validated.shapes,
+            work.options.metric,
+            plan,
+            machine.disk,
+            work.graph.share_of_ones if store.info.has_integer_features else None,
+        ),
     )
 
 

@@ -34,12 +34,14 @@ def evaluation(
     metric: Metric,
     plan: StoragePlan | None,
     disk: DiskSpeed,
+    share_of_ones: float | None = None,
 ) -> Expected:
     """Exact validation: `shapes` are all neighbors of the nodes to score, hop by hop; from memory without a plan."""
     if not shapes or not shapes[0].num_dst:
         return Expected(0.0)
     layers = build_model(spec, seed=0).ordered_layers()
-    seconds = sum(exact_seconds(layer, shape) for layer, shape in zip(layers, reversed(shapes), strict=True))
+    ones = [share_of_ones, *[None] * (len(layers) - 1)]  # of the first layer's rows
+    seconds = sum(map(exact_seconds, layers, reversed(shapes), ones))
     if plan is None:
         return Expected(seconds)
     read, written = evaluation_traffic(store, spec, shapes, plan)

@@ -26,6 +26,8 @@ class ExpectedGraph:
     """Sizes of the laid-out store."""
     degrees: DegreeSample
     """Degrees of its nodes."""
+    share_of_ones: float = 1.0
+    """Of features that are stored as 0 or 1, the share that is 1, by the first rows."""
 
     def in_blocks_of(self, block_bytes: int) -> ExpectedGraph:
         """The same graph, laid out in other blocks."""
@@ -59,11 +61,12 @@ def expect_graph(config: PipelineConfig, source: GraphSource, seconds: float) ->
     num_nodes = max(1, degrees.num_nodes)
     labels, features = source.labels, source.features
     many = labels is not None and (data.task == "multi" or not labels.one_class)
+    dtype, share_of_ones = (np.dtype(np.float32), 1.0) if features is None else _stored_as(data, features)
     info = StoreInfo(
         num_nodes=num_nodes,
         num_edges=degrees.num_edges,
         feature_dim=0 if features is None else features.dim,
-        feature_dtype=np.dtype(np.float32) if features is None else _stored_dtype(data, features),
+        feature_dtype=dtype,
         num_classes=0 if labels is None else len(labels.names),
         label_names=() if labels is None else labels.names,
         order=config.layout.order,
@@ -72,7 +75,7 @@ def expect_graph(config: PipelineConfig, source: GraphSource, seconds: float) ->
         split_sizes=_split_sizes(data, source, num_nodes),
         is_multi_label=many,
     )
-    return ExpectedGraph(ExpectedStore(info), degrees)
+    return ExpectedGraph(ExpectedStore(info), degrees, share_of_ones)
 
 
 def as_numbered(source: GraphSource, graph: ExpectedGraph) -> GraphSource:
@@ -86,15 +89,15 @@ def as_numbered(source: GraphSource, graph: ExpectedGraph) -> GraphSource:
     return replace(source, num_nodes=num_nodes, original_ids=names, features=features)
 
 
-def _stored_dtype(data: DataConfig, features: FeatureTable) -> np.dtype[Any]:
-    """The type that ingest will store features in; whether they are all 0 or 1 is told from the first of them."""
+def _stored_as(data: DataConfig, features: FeatureTable) -> tuple[np.dtype[Any], float]:
+    """The type that ingest will store features in, and how many are 1; the first tell whether all are 0 or 1."""
     if data.normalize_features == "row":
-        return np.dtype(np.float32)
+        return np.dtype(np.float32), 1.0
     pieces = features.chunks() if features.keyed is None else (rows for _, rows in features.keyed())
     first = next(pieces, np.empty(0))
     if np.all((first == 0) | (first == 1)):
-        return np.dtype(np.uint8)
-    return np.dtype(np.float16 if features.dtype == np.float16 else np.float32)
+        return np.dtype(np.uint8), np.count_nonzero(first) / max(1, first.size)
+    return np.dtype(np.float16 if features.dtype == np.float16 else np.float32), 1.0
 
 
 def _split_sizes(data: DataConfig, source: GraphSource, num_nodes: int) -> dict[str, int]:

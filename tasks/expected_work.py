@@ -41,6 +41,12 @@ class Workload:
         return max(1, -(-self.graph.store.info.split_sizes["train"] // self.options.batch_size))
 
     @property
+    def share_of_ones(self) -> float | None:
+        """Of features that are 0 or 1; None where they are others, and where dropout makes them so."""
+        as_they_are = self.graph.store.info.has_integer_features and not self.spec.input_dropout
+        return self.graph.share_of_ones if as_they_are else None
+
+    @property
     def sizes(self) -> BatchSizes:
         """Of a mini-batch of mean size."""
         return self._sizes(self.batch)
@@ -86,5 +92,5 @@ def batch_seconds(work: Workload) -> BatchSeconds:
     return BatchSeconds(
         sampling=edges * sampling_seconds(work.options.fanouts, info.num_edges / info.num_nodes),
         rows=batch.num_inputs * row_seconds(info.feature_row_bytes),
-        step=step_seconds(work.spec, batch.shapes, batch.num_inputs),
+        step=step_seconds(work.spec, batch.shapes, batch.num_inputs, work.share_of_ones),
     )

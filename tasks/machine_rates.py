@@ -26,15 +26,20 @@ _TILE_NODES, _TILE_EDGES = 10_000, 200_000
 _TRIES = 3
 
 
-def step_seconds(spec: ModelSpec, shapes: Sequence[HopShape], num_inputs: int) -> float:
-    """Seconds of a training step on a mini-batch of such hops, that of the seeds first; timed scaled down if large."""
+def step_seconds(
+    spec: ModelSpec, shapes: Sequence[HopShape], num_inputs: int, share_of_ones: float | None = None
+) -> float:
+    """Seconds of a training step on a mini-batch of such hops, that of the seeds first; timed scaled down if large.
+
+    Features are 0 or 1 where it is told what share of them is 1.
+    """
     scale = max(1.0, (sum(shape.num_edges for shape in shapes) + num_inputs) / _STEP_EDGES)
     rng, hops, num_src = np.random.default_rng(0), list[Mfg](), max(1, int(num_inputs / scale))
     for shape in shapes:
         num_dst, num_src = max(1, int(shape.num_dst / scale)), max(1, int(shape.num_src / scale))
         indptr = np.linspace(0, int(shape.num_edges / scale), num_dst + 1).astype(np.int64)
         hops.append(Mfg(indptr, rng.integers(0, num_src, indptr[-1]).astype(np.int32), num_src))
-    model, rows = build_model(spec, seed=0), torch.rand(num_src, spec.in_dim)
+    model, rows = build_model(spec, seed=0), _rows(num_src, spec.in_dim, share_of_ones)
     degrees = NodeDegrees(np.ones(num_src, np.int64), np.ones(num_src, np.int64))
     optimizer = torch.optim.Adam(model.parameters())
 
@@ -70,9 +75,9 @@ def row_seconds(row_bytes: int) -> float:
     return _best(rows.gather) / _ROWS
 
 
-def exact_seconds(layer: Layer, shape: HopShape) -> float:
-    """Seconds of one layer over all neighbors of so many nodes, its rows in memory."""
-    rng, rows = np.random.default_rng(0), torch.rand(_TILE_NODES, layer.in_dim)
+def exact_seconds(layer: Layer, shape: HopShape, share_of_ones: float | None = None) -> float:
+    """Seconds of one layer over all neighbors of so many nodes, its rows in memory, 0 or 1 as for a step."""
+    rng, rows = np.random.default_rng(0), _rows(_TILE_NODES, layer.in_dim, share_of_ones)
     indptr = np.linspace(0, _TILE_EDGES, _TILE_NODES + 1).astype(np.int64)
     hop = Mfg(indptr, rng.integers(0, _TILE_NODES, _TILE_EDGES).astype(np.int32), _TILE_NODES)
     none = Mfg(np.zeros_like(indptr), hop.indices[:0], _TILE_NODES)
@@ -85,6 +90,12 @@ def exact_seconds(layer: Layer, shape: HopShape) -> float:
         with_edges = _best(lambda: layer.combine(hop, projected, degrees)) / _TILE_NODES
     per_edge = max(0.0, with_edges - per_node) * _TILE_NODES / _TILE_EDGES
     return per_edge * shape.num_edges + per_node * shape.num_dst + per_source * shape.num_src
+
+
+def _rows(num_rows: int, width: int, share_of_ones: float | None) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand(num_rows, width, generator=generator)
+    return rows if share_of_ones is None else (rows < share_of_ones).to(torch.uint8)
 
 
 def cores() -> int:

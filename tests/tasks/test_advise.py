@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+import torch
 
 from conf.load import load_config
 from conf.schema import PipelineConfig
@@ -16,11 +19,12 @@ from storage.errors import BudgetError
 from storage.graph_store import GraphStore
 from storage.ingest import ingest, numbered
 from tasks import advise as advising
+from tasks import machine_rates
 from tasks.advise import Advice, Machine, advise, decide
 from tasks.advised_budgets import plan_of, settled, smallest_budgets
 from tasks.budgets import Budgets
 from tasks.expected_graph import as_numbered, expect_graph
-from tasks.expected_work import workload
+from tasks.expected_work import batch_seconds, workload
 from tasks.memory import ingest_planner, numbering_room
 from tasks.predictions import keep_prediction, prediction_errors
 from tasks.sources import ingest_options, open_source
@@ -107,6 +111,36 @@ def test_larger_hyperbatches_read_less(tmp_path: Path) -> None:
 
 def replace_hyperbatch(asked: PipelineConfig, count: int) -> PipelineConfig:
     return asked.model_copy(update={"storage": asked.storage.model_copy(update={"hyperbatch": count})})
+
+
+@pytest.mark.parametrize(("share", "dtype"), [(0.01, "uint8"), (0.4, "uint8"), (None, "float32")])
+def test_steps_are_timed_on_as_few_ones_as_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float | None, dtype: str
+) -> None:
+    """Features of 0 and 1 are told from their first rows; a step adds up columns where few are 1."""
+    rng, nodes, width = np.random.default_rng(0), 1000, 3000
+    rows = rng.random((nodes, width), np.float32)
+    np.save(tmp_path / "x.npy", rows if share is None else (rows < share).astype(np.float32))
+    np.save(tmp_path / "y.npy", rng.integers(0, 4, nodes))
+    edges = rng.integers(0, nodes, (5000, 2))
+    pl.DataFrame({"source": edges[:, 0], "target": edges[:, 1]}).write_csv(tmp_path / "edges.csv")
+    files = [f"data.{name}={tmp_path / file}" for name, file in (("edges", "edges.csv"), ("features", "x.npy"))]
+    asked = load_config("edge_list", [*files, f"data.labels={tmp_path / 'y.npy'}", f"state_dir={tmp_path / 'state'}"])
+    work = workload(asked, expect_graph(asked, open_source(asked.data), 60.0))
+    assert work.graph.store.info.feature_dtype == np.dtype(dtype)
+    assert work.share_of_ones == (None if share is None else pytest.approx(share, rel=0.05))
+    dropping = replace(work, spec=replace(work.spec, input_dropout=0.5))
+    assert dropping.share_of_ones is None
+    made_up, timed = machine_rates._rows, list[torch.Tensor]()
+
+    def noted(*sizes: Any) -> torch.Tensor:
+        timed.append(made_up(*sizes))
+        return timed[-1]
+
+    monkeypatch.setattr(machine_rates, "_rows", noted)
+    batch_seconds(work)
+    assert timed[0].dtype == (torch.float32 if share is None else torch.uint8)
+    assert share is None or timed[0].float().mean() == pytest.approx(share, rel=0.1)
 
 
 RUN = (*DEMO, "data.demo.nodes=8000", "data.demo.edges=80000", "sampling.batch_size=500", "model.hidden=48")
