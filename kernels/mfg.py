@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +91,14 @@ class TierReads:
     """Bytes that crossed from host memory (a row missed by several batches of a group counts once)."""
     dynamic_rows: int = 0
     """Of `device_rows`, those that the dynamic cache served."""
+
+    @classmethod
+    def total(cls, parts: Iterable[TierReads]) -> TierReads:
+        """The sum of some counts."""
+        found = cls()
+        for part in parts:
+            found.add(part)
+        return found
 
     def add(self, other: TierReads) -> None:
         """Add another count to this one."""

@@ -107,33 +107,19 @@ def build_csc(
     InputError
         An id is outside [0, num_nodes), or the second reading differs from the first.
     """
-    indptr = np.zeros(num_nodes + 2, np.int64)
-    rows_read = loops = 0
-    digest = np.zeros(2, np.uint64)
+    indptr, digest = np.zeros(num_nodes + 2, np.int64), np.zeros(2, np.uint64)
+    rules = (symmetrize, remove_self_loops)
     with progress("counting edges", "edges") as advance:
-        for src, dst in read_ahead(read_chunks()):
-            bad, chunk_loops = _count_edges(src, dst, indptr, symmetrize, remove_self_loops, digest[:1])
-            if bad >= 0:
-                raise out_of_range(src, dst, bad, rows_read, num_nodes, locate)
-            rows_read += len(src)
-            loops += chunk_loops
-            del src, dst  # before the next chunk but one is read
-            advance(rows_read, max(approx_edges, rows_read))
+        rows_read, loops = _count_rows(
+            read_chunks(), indptr, rules, digest[:1], locate, lambda done: advance(done, max(approx_edges, done))
+        )
     # indptr[v + 1] is the start of row v; filling moves it to the row's end, which is where row v + 1 starts.
     np.cumsum(indptr, out=indptr)
     indices = empty_ids(int(indptr[-1]), num_nodes)
     relations = None if read_typed is None else np.empty(len(indices), np.int32)
     typed = read_typed() if read_typed else ((*chunk, None) for chunk in read_chunks())
     with progress("sorting edges", "edges") as advance:
-        done = 0
-        for src, dst, relation in read_ahead(typed):
-            if not _fill_rows(
-                src, dst, relation, indptr, indices, relations, symmetrize, remove_self_loops, digest[1:]
-            ):
-                raise _changed()
-            done += len(src)
-            del src, dst, relation
-            advance(done, rows_read)
+        _sort_edges(typed, indptr, indices, relations, rules, digest[1:], lambda done: advance(done, rows_read))
     if digest[0] != digest[1]:  # merging trusts that every row is full, so this comes first
         raise _changed()
     indptr = indptr[:-1]
@@ -149,6 +135,46 @@ def build_csc(
         duplicates_removed=len(indices) - len(kept),
     )
     return Csc(indptr, kept, counts, relations)
+
+
+def _count_rows(
+    chunks: Iterable[EdgeChunk],
+    indptr: npt.NDArray[np.int64],
+    rules: tuple[bool, bool],
+    digest: npt.NDArray[np.uint64],
+    locate: Callable[[int], str],
+    advance: Callable[[int], None],
+) -> tuple[int, int]:
+    """Count row lengths in all chunks; rows read, and self loops seen."""
+    rows_read = loops = 0
+    for src, dst in read_ahead(chunks):
+        bad, chunk_loops = _count_edges(src, dst, indptr, *rules, digest)
+        if bad >= 0:
+            raise out_of_range(src, dst, bad, rows_read, len(indptr) - 2, locate)
+        rows_read += len(src)
+        loops += chunk_loops
+        del src, dst  # before the next chunk but one is read
+        advance(rows_read)
+    return rows_read, loops
+
+
+def _sort_edges(
+    typed: Iterable[tuple[IdArray, IdArray, npt.NDArray[np.int32] | None]],
+    indptr: npt.NDArray[np.int64],
+    indices: IdArray,
+    relations: npt.NDArray[np.int32] | None,
+    rules: tuple[bool, bool],
+    digest: npt.NDArray[np.uint64],
+    advance: Callable[[int], None],
+) -> None:
+    """Put the edges of all chunks into their rows."""
+    done = 0
+    for src, dst, relation in read_ahead(typed):
+        if not _fill_rows(src, dst, relation, indptr, indices, relations, *rules, digest):
+            raise _changed()
+        done += len(src)
+        del src, dst, relation
+        advance(done)
 
 
 def count_occurrences(indices: IdArray, num_nodes: int) -> npt.NDArray[np.int64]:

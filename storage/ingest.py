@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,17 +14,16 @@ import numpy.typing as npt
 from storage.adjacency import explained, sorted_edges
 from storage.blocks.writer import ArrayStream, watched
 from storage.disk_full import explaining_full_disk
-from storage.distinct_keys import LEAST_WORK_BYTES as LEAST_NUMBERING_BYTES
 from storage.errors import InputError
 from storage.extras import Extras
 from storage.features import FeatureFacts, NanPolicy, Normalization, inspect_features, stored_features
-from storage.formats.base import GraphSource, Numbering
+from storage.formats.base import GraphSource
 from storage.graph_store import DEFAULT_BLOCK_BYTES, write_store
 from storage.heap import return_freed_memory
 from storage.ingest_report import IngestReport, report_of
 from storage.keyed_rows import OneRowEach, in_node_order
 from storage.leftovers import scratch_directory
-from storage.node_ids import number_integers
+from storage.numbering import Room, labelled, numbered
 from storage.progress import OpenProgress, no_progress
 from storage.splits import Labels, SplitRule, Splits, provided_splits, random_splits, refuse_outside
 
@@ -58,24 +56,6 @@ class IngestOptions:
     """Whether a node has one class (`single`) or may have several labels (`multi`); `auto`: as the labels look."""
     block_bytes: int = DEFAULT_BLOCK_BYTES
     """Unit of storage I/O."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """What numbering nodes may take; None means whatever it takes."""
-
-    memory_bytes: int | None = None
-    """Memory, with what reading takes."""
-    disk_bytes: int | None = None
-    """Disk."""
-    held_disk_bytes: int = 0
-    """What counts in `disk_budget` already."""
-
-    def numbering(self, source: GraphSource, folder: Path, progress: OpenProgress) -> Numbering:
-        """The same for a source; no less memory than the least that it can be done in."""
-        memory = self.memory_bytes
-        work_bytes = None if memory is None else max(LEAST_NUMBERING_BYTES, memory - source.chunk_bytes)
-        return Numbering(folder, work_bytes, self.disk_bytes, self.held_disk_bytes, source.approx_edges, progress)
 
 
 def ingest(
@@ -172,44 +152,6 @@ def _ingest_numbered(
             block_bytes=options.block_bytes,
         )
     return report_of(source, adjacency, num_nodes, facts, labels, splits)
-
-
-def numbered(
-    source: GraphSource, folder: Path, room: Room | None = None, progress: OpenProgress = no_progress
-) -> GraphSource:
-    """Number the nodes of a source, in a pass over the edges.
-
-    Parameters
-    ----------
-    source : GraphSource
-        Its nodes have no numbers yet.
-    folder : Path
-        Directory for files, which must stay as long as the source is used.
-    room : Room, optional
-        What it may take.
-    progress : callable
-        Opens a display for the pass.
-
-    Raises
-    ------
-    BudgetError
-        `room` has too little disk; names what will do.
-    InputError
-        What was read is not of the format.
-    """
-    number = source.number_nodes or partial(number_integers, source.edges)
-    found = number((room or Room()).numbering(source, folder, progress))
-    parts = {part.name: getattr(found, part.name) for part in fields(found)}
-    return replace(source, **{name: part for name, part in parts.items() if part is not None})
-
-
-def labelled(source: GraphSource) -> GraphSource:
-    """Read the labels of a source whose nodes are numbered, where they are labels by id."""
-    if source.read_labels is None:
-        return source
-    labels = source.read_labels()
-    notes = {**source.notes, **({"labels_of_no_node": labels.of_no_node} if labels.of_no_node else {})}
-    return replace(source, labels=labels, read_labels=None, notes=notes)
 
 
 def _check_relations(source: GraphSource, options: IngestOptions) -> None:

@@ -21,7 +21,7 @@ from conf.schema import PipelineConfig
 from storage.blocks.probe import DiskSpeed, probe_disk
 from storage.degree_sample import DegreeSample
 from storage.formats.base import GraphSource
-from storage.ingest import labelled, numbered
+from storage.numbering import labelled, numbered
 from tasks.advised_budgets import disk_of_run, least_disk, plan_of, settled, smallest_budgets
 from tasks.budgets import Budgets, format_bytes
 from tasks.compute_threads import compute_threads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -51,44 +51,20 @@ def _ingest(run: RunContext) -> Manifest:
     @functools.cache  # for the estimate and for building
     def source() -> GraphSource:
         opened = open_source(run.config.data)
-        check(opened)
+        _check(run, opened)
         return opened
 
-    def check(opened: GraphSource) -> None:
-        if run.trains:
-            check_source(opened, run.config)
-        if PROFILE in run.stages_after(INGEST):
-            check_seeds(opened, options)
-
     def build(directory: Path) -> Mapping[str, Any]:
-        free = available_memory()  # less is free once nodes are numbered, and what is not is this stage's own
-
-        def plan(numbered: GraphSource) -> int | None:
-            if source().num_nodes is None or source().labelled_later:
-                check(numbered)
-            planned = plan_ingest(numbered, options, budgets.memory_bytes(free))
-            if source().num_nodes is None:  # else it was checked before the stage started
-                joint = _jointly(run, numbered, planned.estimate)
-                budgets.check(INGEST, joint, directory, free_memory=free)
-            if planned.work_bytes is not None and planned.estimate.is_final:
-                _logger.info("%s: sorts edges in scratch files, %s in memory", INGEST, format_bytes(planned.work_bytes))
-            return planned.work_bytes
-
         report = ingest(
             source(),
             options,
             directory / STORE_FILE,
-            plan=plan,
+            plan=_planner(run, source(), directory),
             room=numbering_room(budgets, directory, run.artifacts.held_bytes(spec)),
             progress=_progress,
         ).as_dict()
         unsaid = "split_" if source().labels is None and not source().labelled_later else " "
-        found = (
-            f"{value:,} {name.removeprefix('num_').replace('_', ' ')}"
-            for name, value in report.items()
-            if value and not name.startswith(unsaid)
-        )
-        _logger.info("%s: %s", INGEST, ", ".join(found))
+        _logger.info("%s: %s", INGEST, _told(report, unsaid))
         return report
 
     def estimate() -> Estimate:
@@ -98,6 +74,41 @@ def _ingest(run: RunContext) -> Manifest:
         return _jointly(run, source(), plan_ingest(source(), options, budgets.memory_bytes()).estimate)
 
     return run.open_or_build(spec, build, estimate)
+
+
+def _check(run: RunContext, source: GraphSource) -> None:
+    if run.trains:
+        check_source(source, run.config)
+    if PROFILE in run.stages_after(INGEST):
+        check_seeds(source, ingest_options(run.config))
+
+
+def _planner(run: RunContext, opened: GraphSource, directory: Path) -> Callable[[GraphSource], int | None]:
+    """The plan of a source as `ingest` takes it; checks what was not known of it when it was opened."""
+    budgets, options = run.artifacts.budgets, ingest_options(run.config)
+    free = available_memory()  # less is free once nodes are numbered, and what is not is this stage's own
+
+    def plan(numbered: GraphSource) -> int | None:
+        if opened.num_nodes is None or opened.labelled_later:
+            _check(run, numbered)
+        planned = plan_ingest(numbered, options, budgets.memory_bytes(free))
+        if opened.num_nodes is None:  # else it was checked before the stage started
+            joint = _jointly(run, numbered, planned.estimate)
+            budgets.check(INGEST, joint, directory, free_memory=free)
+        if planned.work_bytes is not None and planned.estimate.is_final:
+            _logger.info("%s: sorts edges in scratch files, %s in memory", INGEST, format_bytes(planned.work_bytes))
+        return planned.work_bytes
+
+    return plan
+
+
+def _told(report: Mapping[str, Any], unsaid: str) -> str:
+    """What was found, but what is called `unsaid`."""
+    return ", ".join(
+        f"{value:,} {name.removeprefix('num_').replace('_', ' ')}"
+        for name, value in report.items()
+        if value and not name.startswith(unsaid)
+    )
 
 
 def _jointly(run: RunContext, source: GraphSource, estimate: Estimate) -> Estimate:

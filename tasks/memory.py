@@ -11,9 +11,10 @@ from storage.csc_external import LEAST_WORK_BYTES, external_csc_disk_bytes
 from storage.distinct_keys import LEAST_WORK_BYTES as LEAST_NUMBERING_BYTES
 from storage.formats.base import CHUNK_BYTES, GraphSource
 from storage.id_hash import HashIndex
-from storage.ingest import IngestOptions, Room
+from storage.ingest import IngestOptions
 from storage.keyed_rows import LEAST_SPILL_BYTES, spill_disk_bytes, spill_memory_bytes
 from storage.node_ids import index_bytes
+from storage.numbering import Room
 from storage.splits import labels_nbytes
 from tasks.budgets import Budgets, Estimate, available_memory
 

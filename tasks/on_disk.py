@@ -14,7 +14,8 @@ from kernels.nn.layers import NodeDegrees
 from kernels.nn.model import ModelSpec
 from kernels.rng import Purpose
 from kernels.sampler import shuffled_batches
-from storage.blocks.gathering import GatherOptions, Keep
+from storage.blocks.frequent_rows import Keep
+from storage.blocks.gathering import GatherOptions
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.io_stats import IoStats
 from storage.blocks.spill_room import SpillRoom

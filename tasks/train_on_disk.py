@@ -71,17 +71,7 @@ def train_on_disk(
     """
     directory.mkdir(parents=True, exist_ok=True)
     plan, config = CachePlan.load(plan_path), run.config
-    with GraphStore.open(store_path) as store:
-        spec = _spec(config, store)
-    disk_taken = held_bytes + model_disk_bytes(spec, config.training.epochs)
-    storage = StorageOptions(
-        host_budget=_budget(config),
-        directory=directory,
-        disk_budget=None if config.disk_budget is None else int(config.disk_budget),
-        disk_taken=disk_taken,
-        hyperbatch=config.storage.hyperbatch,
-        keep=config.storage.keep,
-    )
+    storage = _storage_options(config, store_path, directory, held_bytes)
     with (
         _blaming_free_memory(config, storage.host_budget),
         open_on_disk(store_path, plan.feature_ids, plan.adjacency_ids, options, storage) as data,
@@ -106,11 +96,16 @@ def train_on_disk(
         run.parent.log_metrics(
             {"io/hyperbatch": data.source.plan.hyperbatch, "io/planned_bytes": data.source.plan.total}
         )
+    run.picture(_picture(monitor, result, directory))
+    return result, epoch_io.means() | {"hyperbatch": data.source.plan.hyperbatch}
+
+
+def _picture(monitor: IoMonitor, result: TrainResult, directory: Path) -> Path:
+    """What was moved over time, and where the time went."""
     parts = {name: result.seconds[name] for name in ("train", "wait", "validate", "evaluate")}
     picture = directory / _PICTURE
     plot_io(monitor.seconds, monitor.read_bytes, monitor.write_bytes, parts, picture)
-    run.picture(picture)
-    return result, epoch_io.means() | {"hyperbatch": data.source.plan.hyperbatch}
+    return picture
 
 
 class _EpochIo:
@@ -164,6 +159,19 @@ def _log_io(run: RunContext, epoch: int, counts: IoCounts, train_read_bytes: int
         "io/block_hit_rate": counts.hit_rate,
     }
     run.parent.log_metrics(figures, epoch)
+
+
+def _storage_options(config: PipelineConfig, store_path: Path, directory: Path, held_bytes: int) -> StorageOptions:
+    with GraphStore.open(store_path) as store:
+        spec = _spec(config, store)
+    return StorageOptions(
+        host_budget=_budget(config),
+        directory=directory,
+        disk_budget=None if config.disk_budget is None else int(config.disk_budget),
+        disk_taken=held_bytes + model_disk_bytes(spec, config.training.epochs),
+        hyperbatch=config.storage.hyperbatch,
+        keep=config.storage.keep,
+    )
 
 
 def storage_estimate(config: PipelineConfig, store_path: Path) -> Estimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
@@ -205,7 +205,7 @@ class _Training:
         model.load_state_dict(self._best_model)
         self._validator = NoValidator()  # what it prepared makes room
         test = self._exact_validator(self._data.splits.test).score(model, METRICS)
-        history, best = self._history.reports, self._history.best
+        history, best, total = self._history.reports, self._history.best, TierReads.total
         seconds = Counter({"evaluate": test.seconds})
         for report in history:
             seconds.update(report.seconds)
@@ -221,10 +221,10 @@ class _Training:
             history=history,
             resumed_epochs=resumed_epochs,
             seconds=dict(seconds),
-            feature_reads=_sum(report.feature_reads for report in history),
-            adjacency_reads=_sum(report.adjacency_reads for report in history),
-            evaluation_feature_reads=_sum([test.feature_reads, *(r.valid_feature_reads for r in history)]),
-            evaluation_adjacency_reads=_sum([test.adjacency_reads, *(r.valid_adjacency_reads for r in history)]),
+            feature_reads=total(report.feature_reads for report in history),
+            adjacency_reads=total(report.adjacency_reads for report in history),
+            evaluation_feature_reads=total([test.feature_reads, *(r.valid_feature_reads for r in history)]),
+            evaluation_adjacency_reads=total([test.adjacency_reads, *(r.valid_adjacency_reads for r in history)]),
         )
 
     def _watched(self) -> tuple[Metric, ...]:
@@ -237,13 +237,6 @@ class _Training:
                 f"training.metric {self._options.metric!r} is undefined on the validation nodes: "
                 "they lack positives or negatives of every class; choose another metric or split"
             )
-        seconds = {
-            "train": costs.train_s,
-            "wait": costs.wait_s,
-            "validate": score.seconds,
-            "sample": costs.sample_s,
-            "gather": costs.gather_s,
-        }
         return EpochReport(
             epoch=epoch,
             loss=costs.loss,
@@ -252,7 +245,7 @@ class _Training:
             valid_loss=score.loss,
             is_best=self._history.would_be_best(metric, score.loss),
             learning_rate=costs.learning_rate,
-            seconds=seconds,
+            seconds=costs.seconds | {"validate": score.seconds},
             feature_reads=costs.feature_reads,
             adjacency_reads=costs.adjacency_reads,
             valid_feature_reads=score.feature_reads,
@@ -301,10 +294,3 @@ def _checked(peers: Peers | None, options: TrainOptions) -> Peers:
     if peers.size != options.workers:
         raise InputError(f"workers is {options.workers}, but {peers.size} processes train together")
     return peers
-
-
-def _sum(parts: Iterable[TierReads]) -> TierReads:
-    total = TierReads()
-    for part in parts:
-        total.add(part)
-    return total

@@ -56,6 +56,11 @@ class EpochCosts:
     dynamic: Mapping[str, float]
     """Counters and overhead of this process's dynamic cache; empty where there is none."""
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """As an epoch's report names them."""
+        return {"train": self.train_s, "wait": self.wait_s, "sample": self.sample_s, "gather": self.gather_s}
+
 
 class EpochTrainer:
     """The network, its optimizer and this process's share of the mini-batches; use it as a context manager."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,12 @@ from kernels.cpu.scatter import (
     MOST_BATCHES,
     count_misses,
     fill_rows,
-    histogram,
     mark_blocks,
-    select,
 )
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from storage.blocks.cold_rows import ColdIds, SpillSink, cold_ids
+from storage.blocks.frequent_rows import Keep, frequent_rows
 from storage.blocks.row_group import Group
 from storage.blocks.spill import SPARE_BUFFERS, SpillFile
 from storage.blocks.spill_room import SpillRoom, spilled_bytes
@@ -37,7 +36,6 @@ from storage.errors import InputError
 
 KEPT_ID_BYTES = 8
 """A row of the host cache while it is filled, beside the row."""
-Keep = Literal["top", "mean"]
 Rows = npt.NDArray[Any]
 _logger = logging.getLogger(__name__)
 _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 16 << 10, 1 << 20
@@ -241,18 +239,7 @@ class Gatherer:
     def _kept_ids(self) -> npt.NDArray[np.int64]:
         """Rows that the host cache is to hold, ascending."""
         most_rows = self._all_rows if self._may_keep else self._most_rows
-        count = histogram(self._count_N, int(self._count_N.max(initial=0)))
-        accessed = count[1:]
-        if self._options.keep == "mean":
-            mean = np.arange(1, len(count)) @ accessed / max(1, int(accessed.sum()))
-            threshold, at_threshold = int(np.ceil(mean)) - 1, 0
-        else:
-            # The lowest count such that all rows above it fit, and as many at it as there is room for.
-            above = np.concatenate([np.cumsum(accessed[::-1])[::-1], [0]])
-            threshold = int(np.searchsorted(-above, -most_rows))
-            at_threshold = most_rows - int(above[threshold]) if threshold else 0
-        out = np.empty(min(most_rows, int(accessed.sum())), np.int64)
-        return out[: select(self._count_N, max(threshold, 0), at_threshold, out)]
+        return frequent_rows(self._count_N, most_rows, self._options.keep)
 
     def _gather(self, batches: Sequence[IdArray], fits: bool) -> Group:
         features = self._features

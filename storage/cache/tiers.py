@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.cpu.gather import gather_rows
 from kernels.cpu.hotness import add_scores, resolve_dynamic
-from kernels.cpu.resolve import DEVICE, DYNAMIC, HOST, STAGED, resolve_rows, stage_repeats
+from kernels.cpu.resolve import DEVICE, DYNAMIC, HOST, STAGED, stage_repeats
 from kernels.mfg import IdArray, TierReads
 from kernels.rank_map import RankMap
 from kernels.tiered_rows import TIER_DTYPES, TieredRows
@@ -21,11 +20,8 @@ from storage.cache.checking import checked_rows, compare_with_source
 from storage.cache.dynamic import DynamicCache
 from storage.cache.hotset import DynamicLayout, DynamicOptions
 from storage.cache.slots import HostSlots
+from storage.cache.static_rows import Rows, SlotArray, StaticRows, TierArray, copy_rows
 from storage.errors import InputError
-
-Rows = npt.NDArray[Any]
-TierArray = npt.NDArray[np.uint8]
-SlotArray = npt.NDArray[np.int64]
 
 _MAX_ROWS = 2**31 - 1
 
@@ -74,10 +70,7 @@ class FeatureTiers:
         self.cached_ids = np.asarray(plan_ids, np.int64)
         """(C,) nodes whose rows the device holds, ascending."""
         held_ids = self.cached_ids if stands_in else self.cached_ids[:0]
-        # Without rows there is no map either: its bytes would not pay.
-        self._map = RankMap.from_sorted_ids(held_ids, len(host_ND)) if len(held_ids) else None
-        self._device_CD = np.empty((len(held_ids), host_ND.shape[1]), host_ND.dtype)
-        _copy_rows(host_ND, held_ids, self._device_CD)
+        self._static = StaticRows(host_ND, held_ids)
         self._first_N = np.zeros(len(host_ND), np.int32)
         self._reads = TierReads()
         self._lock = Lock()
@@ -161,7 +154,7 @@ class FeatureTiers:
         ValueError
             If an id lies outside [0, N); the message names the first.
         """
-        tier_n, slot_n, _ = self._resolve(ids)
+        tier_n, slot_n, _ = self._static.resolve(ids)
         return tier_n, slot_n
 
     def gather(self, ids: IdArray) -> Rows:
@@ -203,11 +196,11 @@ class FeatureTiers:
         if not batches:
             return iter(())
         ids = _joined(batches)
-        tier_n, slot_n, missed = self._resolve(ids)
+        tier_n, slot_n, missed = self._static.resolve(ids)
         missed, dynamic_SD = self._resolve_dynamic(ids, batches, tier_n, slot_n, missed)
         staged_ids = self._stage(ids, tier_n, slot_n, missed)
         staged_SD = np.empty((len(staged_ids), self._host_ND.shape[1]), self._host_ND.dtype)
-        _copy_rows(self._host_ND, staged_ids, staged_SD)
+        copy_rows(self._host_ND, staged_ids, staged_SD)
         places = self._places_of_each(batches, tier_n, slot_n, self._tiers(staged_SD, dynamic_SD))
         return (rows.gather() for rows in places)
 
@@ -234,7 +227,7 @@ class FeatureTiers:
         if not batches:
             return iter(())
         ids = _joined(batches)
-        tier_n, slot_n, missed = self._resolve(ids)
+        tier_n, slot_n, missed = self._static.resolve(ids)
         missed, dynamic_SD = self._resolve_dynamic(ids, batches, tier_n, slot_n, missed)
         self._stage(ids, tier_n.copy(), slot_n.copy(), missed)
         return self._places_of_each(batches, tier_n, slot_n, self._tiers(self._host_ND, dynamic_SD))
@@ -250,17 +243,6 @@ class FeatureTiers:
             num_dynamic = int(np.count_nonzero(tier_n == DYNAMIC)) if self.dynamic is not None else 0
             self._count(len(ids) - len(missed), len(missed), num_crossings, num_dynamic)
         return staged_ids[:num_staged]
-
-    def _resolve(self, ids: IdArray) -> tuple[TierArray, SlotArray, npt.NDArray[np.int32]]:
-        """Tier, slot, and the positions of the rows in host memory."""
-        self._check_range(ids)
-        if self._map is None:
-            return np.full(len(ids), HOST, np.uint8), ids.astype(np.int64), np.arange(len(ids), dtype=np.int32)
-        tier_n, slot_n = np.empty(len(ids), np.uint8), np.empty(len(ids), np.int64)
-        missed = np.empty(len(ids) + 1, np.int32)
-        contiguous: npt.NDArray[Any] = np.ascontiguousarray(ids)
-        num_missed = resolve_rows(self._map.bits, self._map.rank, contiguous, tier_n, slot_n, missed)
-        return tier_n, slot_n, missed[:num_missed]
 
     def _resolve_dynamic(
         self,
@@ -287,7 +269,7 @@ class FeatureTiers:
     def _tiers(self, staged_SD: Rows, dynamic_SD: Rows) -> list[Rows]:
         """Base arrays by tier; those of this group's generation of the dynamic cache stay as long as the list does."""
         tiers: list[Rows] = [self._host_ND] * 4
-        tiers[DEVICE], tiers[STAGED], tiers[DYNAMIC] = self._device_CD, staged_SD, dynamic_SD
+        tiers[DEVICE], tiers[STAGED], tiers[DYNAMIC] = self._static.rows_CD, staged_SD, dynamic_SD
         return tiers
 
     def _places_of_each(
@@ -307,11 +289,6 @@ class FeatureTiers:
         device_bytes, host_bytes = num_device * self.row_bytes, num_crossings * self.row_bytes
         self._reads.add(TierReads(num_device, num_host, device_bytes, host_bytes, num_dynamic))
 
-    def _check_range(self, ids: IdArray) -> None:
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(self._host_ND)):
-            wrong = ids[(ids < 0) | (ids >= len(self._host_ND))][0]
-            raise ValueError(f"node {wrong} is outside [0, {len(self._host_ND)})")
-
 
 def _joined(batches: Sequence[IdArray]) -> npt.NDArray[Any]:
     """All ids of a group, whose positions int32 must count."""
@@ -319,7 +296,3 @@ def _joined(batches: Sequence[IdArray]) -> npt.NDArray[Any]:
     if num_rows > _MAX_ROWS:
         raise InputError(f"a group of {num_rows} rows is above {_MAX_ROWS}: use a smaller superbatch or batch_size")
     return np.concatenate(batches)
-
-
-def _copy_rows(source_ND: Rows, ids: SlotArray, out_nD: Rows) -> None:
-    gather_rows((source_ND,), np.zeros(len(ids), np.uint8), ids, out_nD)

@@ -17,7 +17,8 @@ from conf.schema import PipelineConfig
 from storage.blocks.probe import DiskSpeed, probe_disk
 from storage.errors import BudgetError
 from storage.graph_store import GraphStore
-from storage.ingest import ingest, numbered
+from storage.ingest import ingest
+from storage.numbering import numbered
 from tasks import advise as advising
 from tasks import machine_rates
 from tasks.advise import Advice, Machine, advise, decide

@@ -78,7 +78,7 @@ def test_check_compares_rows_with_the_store(path: Path) -> None:
     for check in (False, True):
         with GraphLoader(path, nodes, **options, check=check) as loader:
             assert len(list(loader.epoch(0))) == 1
-            loader.features._device_CD[:] += 1  # type: ignore[union-attr]
+            loader.features._static.rows_CD[:] += 1  # type: ignore[union-attr]
             if check:
                 with pytest.raises(TierMismatchError, match="node 0, read from the device tier, differs"):
                     list(loader.epoch(0))

@@ -205,7 +205,7 @@ def test_checking_mode_finds_a_wrong_row(node: int) -> None:
     rows = checked.gather_group([ids, ids])
     if node < 500:
         for tiers in (checked, trusting):
-            tiers._device_CD[node].view(np.uint8)[5] ^= 1
+            tiers._static.rows_CD[node].view(np.uint8)[5] ^= 1
     else:  # the rows were staged when the source was another
         host_ND[node] += 1
     tier = "device" if node < 500 else "staging"

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import distinct_keys, keyed_rows
-from storage import ingest as ingesting
+from storage import distinct_keys, keyed_rows, numbering
 from storage.distinct_keys import DistinctKeys
 from storage.errors import InputError
 from storage.formats.edge_list import open_edge_list
 from storage.formats.parquet import open_parquet
 from storage.graph_store import GraphStore
-from storage.ingest import IngestOptions, Room, ingest
+from storage.ingest import IngestOptions, ingest
 from storage.keyed_rows import in_node_order
+from storage.numbering import Room
 from tests.keyed_graphs import NameIds, gapped_ids, string_ids, write_keyed_graph
 
 OPTIONS = IngestOptions(split="random", block_bytes=4096)
@@ -80,7 +80,7 @@ def test_rows_are_found_by_id(tmp_path: Path, suffix: str, kind: str, order: lis
 def test_the_store_does_not_depend_on_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: NameIds) -> None:
     """Ids and rows that go by way of scratch files, and those that stay in memory."""
     monkeypatch.setattr(distinct_keys, "CHUNK_EDGES", 500)
-    monkeypatch.setattr(ingesting, "LEAST_NUMBERING_BYTES", 50_000)
+    monkeypatch.setattr(numbering, "LEAST_NUMBERING_BYTES", 50_000)
     write_keyed_graph(tmp_path / "graph", ".parquet", 3000, 9000, 3, ids=ids, labelled=0.5)
     files: dict[str, Any] = {name: tmp_path / f"graph/{name}.parquet" for name in ("edges", "features", "labels")}
     spilled: list[Path] = []
