@@ -75,12 +75,9 @@ def plan_training(
         replace=options.replace,
         are_integers=info.has_integer_features,
     )
-    scores, spills = ScoreFile.of(info, options.metric), room
-    held = _held_bytes(info, spec, cached_rows, first.list_bytes) + sets_bytes(spec, info.num_nodes)
-    if options.validation == "sampled" and info.split_sizes["valid"]:  # beside mini-batches
-        held += _scoring_bytes(info)
-        if options.metric == "roc_auc":
-            held, spills = held + scores.memory_bytes, room.less(scores.disk_bytes)
+    scores = ScoreFile.of(info, options.metric)
+    beside, spills = _sampled_scoring(info, options, scores, room)
+    held = _held_bytes(info, spec, cached_rows, first.list_bytes) + sets_bytes(spec, info.num_nodes) + beside
     plan = plan_storage(
         store,
         host_budget,
@@ -138,6 +135,17 @@ def least_budget(store: StoreSizes, options: TrainOptions, spec: ModelSpec, budg
     except BudgetError as error:
         return max(opening, error.needed or 0)
     return opening
+
+
+def _sampled_scoring(
+    info: StoreInfo, options: TrainOptions, scores: ScoreFile, room: SpillRoom
+) -> tuple[int, SpillRoom]:
+    """Bytes that validation over sampled neighbors takes beside mini-batches, and the room on disk that it leaves."""
+    if options.validation != "sampled" or not info.split_sizes["valid"]:
+        return 0, room
+    if options.metric != "roc_auc":
+        return _scoring_bytes(info), room
+    return _scoring_bytes(info) + scores.memory_bytes, room.less(scores.disk_bytes)
 
 
 def tile_budget(plan: StoragePlan, spec: ModelSpec, info: StoreInfo) -> int:

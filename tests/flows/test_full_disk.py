@@ -23,7 +23,8 @@ from storage.formats.demo import open_demo
 from storage.formats.parquet import open_parquet
 from storage.formats.results import write_npy, write_table
 from storage.graph_store import GraphStore, write_store
-from storage.ingest import IngestOptions, Room, ingest
+from storage.ingest import IngestOptions, ingest
+from storage.numbering import Room
 from tasks.api import GraphLoader
 from tasks.artifacts import ArtifactStore, StageSpec
 from tasks.budgets import Budgets, Estimate

@@ -146,6 +146,15 @@ def _refused(run: Callable[[int], int], budget: int) -> int | None:
     return None
 
 
+def _taken(run: Callable[[int], int], budget: int) -> Budget:
+    """The peak, or what went wrong: the budgets and stages that follow are measured all the same."""
+    try:
+        peak = run(budget)
+        return {"peak": peak if peak <= budget else run(budget)}  # code loaded for the first time is the libraries' own
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
 def measure(stages: Stages, stage: str, factors: Sequence[float] | None) -> list[Budget]:
     """What the stage takes below the smallest budget, where it must be refused, at it and above."""
     run = partial(stages.peak_bytes, stage)
@@ -157,10 +166,7 @@ def measure(stages: Stages, stage: str, factors: Sequence[float] | None) -> list
         found.append({"stage": stage, "budget": budget, "peak": stages.peak, "least": least, "refused": refused})
         sys.stderr.write(f"{json.dumps(found[-1])}\n")
     for budget in () if factors is None else (least, least + 1, *(int(factor * least) for factor in factors)):
-        peak = run(budget)
-        if peak > budget:  # code that is loaded for the first time is the libraries' own
-            peak = run(budget)
-        found.append({"stage": stage, "budget": budget, "peak": peak})
+        found.append({"stage": stage, "budget": budget} | _taken(run, budget))
         sys.stderr.write(f"{json.dumps(found[-1])}\n")
     stages.build(stage)
     return found
