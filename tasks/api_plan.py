@@ -9,7 +9,7 @@ from kernels.mfg import IdArray
 from kernels.topology import Topology
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.plan import CachePlan, build_plan, largest_fanout, plan_bytes
-from storage.cache.pre_sampling import profile_accesses
+from storage.cache.pre_sampling import WORK_BYTES, profile_accesses
 from storage.degrees import count_in_degrees, in_degrees
 from storage.errors import BudgetError
 from storage.graph_store import FEATURES, INDICES, ORIGINAL_ID, GraphStore, StoreInfo
@@ -82,7 +82,7 @@ def plan_from_disk(
         indptr_buffer_bytes=share.indptr_buffer,
         threads=options.threads,
     ) as stored:
-        return profiled_plan(store, stored, nodes, options, tiers, profile.hyperbatch)
+        return profiled_plan(store, stored, nodes, options, tiers, profile.hyperbatch, profile.work_bytes)
 
 
 def profiled_plan(
@@ -92,6 +92,7 @@ def profiled_plan(
     options: LoadOptions,
     tiers: TierOptions,
     superbatch: int,
+    work_bytes: int = WORK_BYTES,
 ) -> CachePlan:
     """Make the plan that `garden run` would make for these nodes and options."""
     epochs, fanouts = tiers.profile_epochs, options.fanouts
@@ -106,6 +107,7 @@ def profiled_plan(
         heldout_epochs=epochs,
         replace=options.replace,
         threads=options.threads,
+        work_bytes=work_bytes,
     )
     return build_plan(
         profile,

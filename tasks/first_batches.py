@@ -10,13 +10,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from kernels.cpu.streamed import mark_bits, take_ids
-from kernels.cpu.superbatch import full_limit
+from kernels.cpu.bits import mark_bits, no_bits
 from kernels.mfg import IdArray
 from kernels.nn.model import ModelSpec
 from kernels.rank_map import RankMap
@@ -24,6 +22,7 @@ from kernels.rng import stream_key
 from kernels.sampler import join_seeds
 from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.reached import drawn_in_pieces, ids_in_pieces
 from storage.blocks.stored_topology import StoredTopology
 from storage.errors import BudgetError
 from storage.graph_store import GraphStore, StoreInfo
@@ -37,7 +36,6 @@ LONGEST = 2
 _MARGIN = 1.15
 """How much larger than those others are expected to be, at most."""
 _PIECE_NODES, _PIECE_EDGES = 1 << 14, 1 << 16
-_WORD_BITS = 64
 _SETS = 4
 _PIECE_BYTES = 4 << 20
 _DRAW_BYTES = 32
@@ -171,7 +169,7 @@ def _grown(
     sampler: HyperbatchSampler, seeds: IdArray, index: int, check_room: Callable[[int], None]
 ) -> tuple[list[HopShape], Bits]:
     """Hops of one mini-batch of epoch 0, that of the seeds first, and its input nodes."""
-    nodes = np.zeros(-(-sampler.topology.num_nodes // _WORD_BITS), np.uint64)
+    nodes = no_bits(1, sampler.topology.num_nodes)[0]
     mark_bits(nodes, join_seeds([seeds], sampler.topology.num_nodes, sampler.topology.id_dtype)[0])
     shapes = list[HopShape]()
     for hop, fanout in enumerate(reversed(sampler.fanouts)):
@@ -190,18 +188,18 @@ def _neighbors(
     """What a hop draws, some at a time."""
     topology = sampler.topology
     keys = np.array([stream_key(sampler.purpose, sampler.seed, 0, index, hop)], np.uint64)
-    for part in _ids(nodes):
-        begin, degree = topology.lists(part)
-        most = np.full_like(degree, fanout) if sampler.replace else np.minimum(degree, fanout)
-        count = degree if fanout < 0 else most
-        for first, last in pairwise(_cuts(count)):
-            rows, begins, degrees = part[first:last], begin[first:last], degree[first:last]
-            if degrees.max() <= full_limit(fanout, sampler.replace):
-                yield from _whole_lists(topology, begins, degrees)
-            else:
-                check_room(fanout)
-                everything = np.array([0, len(rows)])
-                yield topology.sample_neighbors(rows, everything, fanout, stream_keys=keys, replace=sampler.replace)[1]
+    for part in ids_in_pieces(nodes):
+        for _, neighbors in drawn_in_pieces(
+            topology,
+            part,
+            np.array([0, len(part)]),
+            fanout,
+            stream_keys=keys,
+            replace=sampler.replace,
+            most_edges=_PIECE_EDGES,
+            check_room=check_room,
+        ):
+            yield neighbors
 
 
 def _check_room(host_budget: int, opening_bytes: int, fanout: int) -> None:
@@ -213,32 +211,6 @@ def _check_room(host_budget: int, opening_bytes: int, fanout: int) -> None:
             f"{host_budget}: set host_budget to at least {needed}, or use smaller sampling.fanouts",
             needed,
         )
-
-
-def _whole_lists(topology: StoredTopology, begin: I64Array, degree: I64Array) -> Iterator[IdArray]:
-    """Some lists as they are; a long one, which comes alone, in parts."""
-    for done in range(0, max(1, int(degree[0])) if len(degree) == 1 else 1, _PIECE_EDGES):
-        yield topology.read_lists(begin + done, np.minimum(degree - done, _PIECE_EDGES))
-
-
-def _ids(nodes: Bits) -> Iterator[I64Array]:
-    """Ids of a set in ascending order, some at a time."""
-    start = 0
-    while True:
-        ids = np.empty(_PIECE_NODES, np.int64)
-        count, start = take_ids(nodes, start, ids)
-        if not count:
-            return
-        yield ids[:count]
-
-
-def _cuts(count: I64Array) -> list[int]:
-    """Where to cut rows of so many edges into pieces, of one row or as many as a piece may hold."""
-    ends, cuts = np.cumsum(count), [0]
-    while cuts[-1] < len(count):
-        done = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, done + _PIECE_EDGES, side="right"))))
-    return cuts
 
 
 def _number(nodes: Bits) -> int:

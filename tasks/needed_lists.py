@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from kernels.cpu.bits import mark_bits, take_ids
 from kernels.cpu.rank_map import rank_words
-from kernels.cpu.streamed import mark_bits, take_ids
 from kernels.mfg import IdArray
 from kernels.rank_map import RankMap
 from storage.blocks.stored_topology import StoredTopology

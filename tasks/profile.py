@@ -106,6 +106,7 @@ def sampling_of(store: GraphStore, config: PipelineConfig, plan: ProfilePlan, he
         heldout_epochs=heldout_epochs,
         replace=sampling.replace,
         threads=sampling.threads,
+        work_bytes=plan.work_bytes,
     )
     with _topology(store, plan, sampling.threads) as topology, progress(PROFILE, "mini-batches") as advance:
         yield Sampled(topology, train_nodes, sampling.fanouts, options, advance)

@@ -167,26 +167,3 @@ def buffer_by_window(
         if at + 1 == room:
             return e + 1, window
     return len(slots), -1
-
-
-@njit(nogil=True, cache=True)
-def mark_bits(bits: U64Array, ids: IdArray) -> None:
-    """Set the bit of each id."""
-    for v in ids:
-        bits[v >> 6] |= U64(1) << U64(v & 63)
-
-
-@njit(nogil=True, cache=True)
-def take_ids(bits: U64Array, start: int, out: I64Array) -> tuple[int, int]:
-    """Write the next ids that are set, from `start` on, as many as fit; returns their number and where to go on."""
-    count, v, end = 0, start, len(bits) * 64
-    while v < end and count < len(out):
-        word = bits[v >> 6] >> U64(v & 63)
-        if word == 0:
-            v = ((v >> 6) + 1) << 6
-            continue
-        if word & U64(1):
-            out[count] = v
-            count += 1
-        v += 1
-    return count, v

@@ -6,7 +6,7 @@ memory holds, again and again, would read most blocks each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,16 +61,11 @@ class DrawnHop:
         self._reads = [TierReads() for _ in frontiers]
         ids: IdArray = np.concatenate([np.sort(frontier) for frontier in frontiers])
         ptr = np.cumsum([0, *map(len, frontiers)], dtype=np.int64)
-        cursor_H, end_H, next_H = ptr[:-1].copy(), ptr[1:], ptr[:-1].copy()
-        while (cursor_H < end_H).any():
-            window_ends(ids, cursor_H, end_H, most_nodes, next_H)
-            self._draw(ids, cursor_H, next_H, draw)
-            cursor_H[:] = next_H
+        for uniq, uniq_ptr in windows(ids, ptr, most_nodes):
+            self._draw(uniq, uniq_ptr, draw)
 
-    def _draw(self, ids: IdArray, begin_H: I64Array, end_H: I64Array, draw: Draw) -> None:
+    def _draw(self, uniq: IdArray, ptr: I64Array, draw: Draw) -> None:
         """Draw for the nodes of one window, and save what each mini-batch gets."""
-        uniq: IdArray = np.concatenate([ids[begin:end] for begin, end in zip(begin_H, end_H, strict=True)])
-        ptr = np.concatenate([[0], np.cumsum(end_H - begin_H)])
         row_ptr, neighbors, _, reads = draw(uniq, ptr)
         count_U = np.diff(row_ptr).astype(np.int32)
         some = np.flatnonzero(np.diff(ptr)).tolist()
@@ -105,3 +100,29 @@ class DrawnHop:
         neighbors: Any = np.empty_like(drawn)
         place_rows(drawn, count_U, order, indptr, neighbors)
         return indptr, neighbors, self._reads[number]
+
+
+def windows(ids: IdArray, ptr: I64Array, most_nodes: int) -> Iterator[tuple[IdArray, I64Array]]:
+    """Frontiers window by window of ids: of each of them in turn those nodes that lie in the window.
+
+    Parameters
+    ----------
+    ids : (n,) integer
+        Frontiers, each in ascending order, one after the other.
+    ptr : (H + 1,) int64
+        Where each begins.
+    most_nodes : int
+        Nodes of a window, or one node of each frontier.
+
+    Yields
+    ------
+    uniq : (U,) ids
+    uniq_ptr : (H + 1,) int64
+        Where each frontier begins in `uniq`.
+    """
+    cursor_H, end_H, next_H = ptr[:-1].copy(), ptr[1:], ptr[:-1].copy()
+    while (cursor_H < end_H).any():
+        window_ends(ids, cursor_H, end_H, most_nodes, next_H)
+        uniq: IdArray = np.concatenate([ids[begin:end] for begin, end in zip(cursor_H, next_H, strict=True)])
+        yield uniq, np.concatenate([[0], np.cumsum(next_H - cursor_H)])
+        cursor_H[:] = next_H

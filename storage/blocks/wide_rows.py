@@ -25,6 +25,15 @@ _WIDE_DRAWS = 1 << 18
 _DRAWN_AT_ONCE = 1 << 18
 """Draws that are held, of one row at least: 4 MiB."""
 
+_WIDE_BYTES = 24
+_ANEW_BYTES = 88  # a draw: itself, its position and block, a hash of swaps
+
+
+def draw_bytes(fanout: int, threads: int) -> int:
+    """Most bytes while so many neighbors are drawn of each list: scratch of threads, of what sorts rows, wide rows."""
+    wide = _WIDE_BYTES * max(fanout, _DRAWN_AT_ONCE) if fanout * fanout > _WIDE_DRAWS else 0
+    return (threads + 1) * _ANEW_BYTES * min(fanout, _WIDE_FANOUT) + wide
+
 
 def wide_rows(request: ListRequest, block_entries: int) -> I64Array:
     """(n,) rows of a request that are wide where a block holds so many entries, ascending."""

@@ -18,6 +18,7 @@ from kernels.rng import Purpose
 from kernels.sampler import NeighborSampler, join_seeds, shuffled_batches
 from kernels.topology import Topology
 from storage.blocks.hyperbatch import HyperbatchSampler
+from storage.blocks.reached import visit_reached
 from storage.blocks.stored_topology import StoredTopology
 from storage.cache.files import write_arrays
 from storage.cache.inclusion import expected_accesses, smoothed_counts
@@ -25,15 +26,18 @@ from storage.cache.profile import AccessProfile, CountArray, count_dtype
 
 Progress = Callable[[int, int], None]
 
+WORK_BYTES = 16 << 20
+"""Memory for neighbors that are drawn: with more, hardly any block would be met less often."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """What is sampled for a profile; `superbatch` and `threads` do not change a count."""
+    """What is sampled for a profile; `superbatch`, `threads` and `work_bytes` do not change a count."""
 
     batch_size: int
     """Seed nodes a mini-batch."""
     superbatch: int
-    """Mini-batches sampled at once (K; from disk H, of which one call's are in memory)."""
+    """Mini-batches sampled at once (K; from disk H)."""
     seed: int
     """Seed of order and draws."""
     epochs: int
@@ -44,6 +48,8 @@ class ProfileOptions:
     """Draw neighbors with replacement."""
     threads: int
     """Sampling threads; each holds one super-batch and the sampler's scratch."""
+    work_bytes: int = WORK_BYTES
+    """Memory from disk while neighbors are drawn."""
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("superbatch", 1), ("threads", 1), ("epochs", 0), ("heldout_epochs", 0)):
@@ -67,18 +73,19 @@ def profile_accesses(
     heldout_epochs: int,
     replace: bool,
     threads: int,
+    work_bytes: int = WORK_BYTES,
     progress: Progress | None = None,
 ) -> AccessProfile:
     """Count accesses over epochs of the sampler that training uses (GARDEN §IV-B, pre-sampling).
 
     Batches and neighbors come from streams of their own, so what training draws is never seen
-    here. The counts do not depend on `superbatch` and `threads`.
+    here. The counts do not depend on `superbatch`, `threads` and `work_bytes`.
 
     Parameters
     ----------
     topology, train_nodes, fanouts
         What training will sample, fanouts from the input layer to the seed layer; from memory or from disk.
-    batch_size, superbatch, seed, epochs, heldout_epochs, replace, threads
+    batch_size, superbatch, seed, epochs, heldout_epochs, replace, threads, work_bytes
         As `ProfileOptions`.
     progress
         Called in the calling thread with the mini-batches done and in all.
@@ -101,6 +108,7 @@ def profile_accesses(
         heldout_epochs=heldout_epochs,
         replace=replace,
         threads=threads,
+        work_bytes=work_bytes,
     )
     return take_profile(topology, train_nodes, fanouts, options, progress)
 
@@ -170,8 +178,8 @@ def _counts(
         drawn: dict[str, Any] = {"seed": options.seed, "purpose": purpose, "replace": options.replace}
         if isinstance(topology, Topology):
             _count_jobs(counts, NeighborSampler(topology, fanouts, **drawn), jobs, options.threads, report)
-        else:  # it has threads of its own
-            _count_jobs(counts, HyperbatchSampler(topology, fanouts, **drawn), jobs, 1, report)
+        else:
+            _count_reached(counts, HyperbatchSampler(topology, fanouts, **drawn), jobs, options.work_bytes, report)
         return counts
 
     expected_f_N, expected_a_N = expected_accesses(
@@ -218,6 +226,15 @@ class _Counts:
         for hop in sample.hops:
             count_accesses(self.adjacency_N, sample.input_nodes[: hop.num_dst])
 
+    def add_reached(self, hops: int, nodes: IdArray, *, is_last: bool) -> None:
+        """Count some nodes that a mini-batch reaches within so many hops."""
+        if is_last:
+            count_accesses(self.feature_N, nodes)
+        else:
+            count_accesses(self.adjacency_N, nodes)
+        if hops == 0 and self._seed_N is not None:
+            count_accesses(self._seed_N, nodes)
+
     def full_link(self) -> CountArray:
         """Eq. 4 with weights of 1: `1(v in inputs) + sum over hops of 1(v in src) + 1(v in dst)`.
 
@@ -255,7 +272,7 @@ def _jobs(
 
 def _count_jobs(
     counts: _Counts,
-    sampler: NeighborSampler | HyperbatchSampler,
+    sampler: NeighborSampler,
     jobs: Iterator[_Job],
     threads: int,
     report: _Report,
@@ -278,3 +295,16 @@ def _count_jobs(
                 report.add(pending.popleft().result())
         while pending:
             report.add(pending.popleft().result())
+
+
+def _count_reached(
+    counts: _Counts, sampler: HyperbatchSampler, jobs: Iterator[_Job], work_bytes: int, report: _Report
+) -> None:
+    """Count what mini-batches reach, without a sample of any; the topology has threads of its own."""
+
+    def visit(hops: int, nodes: IdArray) -> None:
+        counts.add_reached(hops, nodes, is_last=hops == len(sampler.fanouts))
+
+    for job in jobs:
+        visit_reached(sampler, job.batches, visit, epoch=job.epoch, first_batch=job.first_batch, work_bytes=work_bytes)
+        report.add(len(job.batches))

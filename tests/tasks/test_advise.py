@@ -172,7 +172,7 @@ def test_the_advised_budget_of_disk_does_for_a_whole_run(
 
 
 def test_the_smallest_memory_of_an_order_is_what_its_refusal_names(tmp_path: Path) -> None:
-    sizes = ("data.demo.nodes=100000", "data.demo.edges=1000000", "sampling.batch_size=1000", "sampling.fanouts=[9, 9]")
+    sizes = ("data.demo.nodes=800000", "data.demo.edges=900000", "sampling.batch_size=1000", "sampling.fanouts=[9, 9]")
     found = dict[str, int]()
     graph = expect_graph(load_config("demo", [*DEMO, *sizes]), open_source(load_config("demo", sizes).data), 60.0)
     run(tmp_path, *DEMO, *sizes, until="ingest")

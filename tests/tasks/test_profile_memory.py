@@ -49,3 +49,16 @@ def test_a_small_adjacency_stays_in_memory_at_any_budget() -> None:
     plan = plan_profile(store, sampling, 0, counts_bytes=40)
     assert plan.share is None
     assert plan.memory_bytes < profile_from_disk(store, sampling, 0, counts_bytes=40).memory_bytes
+
+
+def test_a_sixteenth_of_a_large_graph_holds_half_an_epoch() -> None:
+    """10M nodes, 150M edges, 128 float32 features: a mini-batch takes a bit a node and the ids that it expands."""
+    splits = {"train": 100_000, "valid": 0, "test": 0}
+    info = StoreInfo(10**7, 15 * 10**7, 128, np.dtype(np.float32), 1, ("a",), "degree", 1024 * KIB, 1, splits)
+    sampling = SamplingConfig(fanouts=(5, 10, 15), batch_size=1000, superbatch=1)
+    plan = plan_profile(ExpectedStore(info), sampling, 363_000_000, counts_bytes=20, longest_list=149_000)
+    least = plan_profile(ExpectedStore(info), sampling, 0, counts_bytes=20, longest_list=149_000)
+    assert plan.memory_bytes <= 363_000_000
+    assert plan.hyperbatch == 50
+    one = 10**7 / 8 + 4 * 1000 * 16 * 11
+    assert least.memory_bytes <= 20 * 10**7 + one + 22_000_000

@@ -251,10 +251,11 @@ def test_damage_is_found(tmp_path: Path) -> None:
         AccessProfile.load(tmp_path / "profile.h5")
 
 
-@pytest.mark.parametrize("hyperbatch", [1, 3, 50])
+@pytest.mark.parametrize(("hyperbatch", "work_bytes"), [(1, 1 << 20), (3, 1 << 10), (50, 1 << 14), (50, 1 << 20)])
 @pytest.mark.parametrize("indptr_buffer_bytes", [None, 2 * BLOCK_BYTES])
+@pytest.mark.parametrize("fanouts", [(4, 3), (-1, 3, 2), ()])
 def test_counts_from_disk_are_those_from_memory(
-    tmp_path: Path, hyperbatch: int, indptr_buffer_bytes: int | None
+    tmp_path: Path, hyperbatch: int, work_bytes: int, indptr_buffer_bytes: int | None, fanouts: tuple[int, ...]
 ) -> None:
     write_small_store(tmp_path / "g.h5")
     with GraphStore.open(tmp_path / "g.h5") as store:
@@ -262,10 +263,13 @@ def test_counts_from_disk_are_those_from_memory(
             "batch_size": 64, "seed": 5, "epochs": 2, "heldout_epochs": 1, "replace": False, "threads": 2
         }  # fmt: skip
         nodes = store.read_split("train")
-        in_memory = profile_accesses(Topology.in_memory(*store.read_adjacency()), nodes, (4, 3), superbatch=2, **fields)
+        in_memory = profile_accesses(
+            Topology.in_memory(*store.read_adjacency()), nodes, fanouts, superbatch=2, **fields
+        )
         buffers: dict[str, Any] = {"buffer_bytes": 2 * BLOCK_BYTES, "indptr_buffer_bytes": indptr_buffer_bytes}
         with StoredTopology(store, np.empty(0, np.int64), **buffers) as topology:
-            from_disk = profile_accesses(topology, nodes, (4, 3), superbatch=hyperbatch, **fields)
+            fields |= {"superbatch": hyperbatch, "work_bytes": work_bytes}
+            from_disk = profile_accesses(topology, nodes, fanouts, **fields)
     for field in dataclasses.fields(in_memory):
         expected, found = getattr(in_memory, field.name), getattr(from_disk, field.name)
         assert np.array_equal(found, expected), field.name
