@@ -21,6 +21,7 @@ from storage.errors import MachineError
 from storage.locks import locked
 from tasks.gpu_slot import GPU_LIMIT, LIMIT_VARIABLE
 from tasks.processes import is_dead, this_process
+from tasks.tracking_database import DATABASE, is_made
 
 _SERVER_PATIENCE_S = 10.0
 _SERVE_PATIENCE_S = 45.0  # Prefect gives the runs it cancels 30 s
@@ -126,6 +127,9 @@ def local_servers(
         _write_record(state_dir, addresses, ready=False)
         children = Children(state_dir, _environment(state_dir, addresses), stack, say)
         children.start("prefect", prefect_command(prefect_port), _SERVER_PATIENCE_S)
+        home = state_dir.absolute() / "mlflow"
+        if not is_made(home):  # else the server would make it in place, and must not be interrupted meanwhile
+            children.run("mlflow-database", [sys.executable, "-m", "tasks.tracking_database", str(home)])
         children.start("mlflow", _mlflow_command(state_dir, mlflow_port), _SERVER_PATIENCE_S)
         children.wait_for("prefect", f"{addresses.prefect}/api/health")
         children.wait_for("mlflow", f"{addresses.mlflow}/health")
@@ -196,7 +200,7 @@ def _mlflow_command(state_dir: Path, port: int) -> list[str]:
     home = state_dir.absolute() / "mlflow"
     (home / "artifacts").mkdir(parents=True, exist_ok=True)
     options = [
-        f"--backend-store-uri=sqlite:///{home / 'mlflow.db'}",
+        f"--backend-store-uri=sqlite:///{home / DATABASE}",
         f"--artifacts-destination={home / 'artifacts'}",
         # Files, as for runs without a server: so both can read what either wrote.
         f"--default-artifact-root={(home / 'artifacts').as_uri()}",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from storage.graph_store import INDPTR, OUT_DEGREE, GraphStore, row_chunks
 
-_NODES = 1 << 18
+_NODES = 1 << 16
 CountArray = npt.NDArray[np.int64]
 
 

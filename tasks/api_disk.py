@@ -59,7 +59,6 @@ class OpenOnDisk:
 def open_on_disk(
     store: GraphStore,
     chosen: Callable[[NodeColumns], npt.NDArray[np.int64]],
-    num_visited: int,
     cached: CachePlan | None,
     options: LoadOptions,
     tiers: TierOptions,
@@ -73,8 +72,6 @@ def open_on_disk(
         Open as long as the result is used.
     chosen : callable
         Gives the nodes to visit.
-    num_visited : int
-        How many these are at most.
     cached : CachePlan, optional
         What the device tier holds; a dynamic cache stays empty: the disk's own cache of frequent rows takes its place.
     options : LoadOptions
@@ -93,7 +90,6 @@ def open_on_disk(
         If the store is damaged.
     """
     none, stats = np.empty(0, np.int64), IoStats()
-    _check_opening(store, num_visited, tiers)
     lists, rows = (none, none) if cached is None else (cached.adjacency_ids, cached.feature_ids)
     labels = store.read_multi_labels() if store.info.is_multi_label else narrow_labels(store)
     columns = NodeColumns(store.path, labels, stored_degrees, holds_ids=False)
@@ -120,8 +116,8 @@ def open_on_disk(
     return OpenOnDisk(topology, features, loader, columns, nodes, plan)
 
 
-def _check_opening(store: GraphStore, num_visited: int, tiers: TierOptions) -> None:
-    """Refuse a budget that does not hold what opening the graph takes until it is known what loading takes.
+def check_opening(store: GraphStore, num_visited: int, tiers: TierOptions) -> None:
+    """Refuse a budget that does not hold what `open_on_disk` takes until it is known what loading so many nodes takes.
 
     Raises
     ------

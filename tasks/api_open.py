@@ -20,7 +20,7 @@ from storage.cache.tiers import FeatureTiers
 from storage.errors import BudgetError
 from storage.graph_store import GraphStore, StoreInfo
 from tasks.api_batch import NodeColumns
-from tasks.api_disk import open_on_disk
+from tasks.api_disk import check_opening, open_on_disk
 from tasks.api_options import LoadOptions, Nodes, TierOptions, chosen_nodes, given_nodes, most_visited
 from tasks.api_plan import loading_bytes, plan_from_disk, profiled_plan
 from tasks.data_source import Loader
@@ -115,13 +115,14 @@ def _on_disk(
     memory_bytes: int,
 ) -> OpenGraph:
     try:
+        check_opening(store, most_visited(store.info, given), tiers)
         if tiers.device_budget:
             plan = plan_from_disk(store, given, options, tiers)
 
         def chosen(columns: NodeColumns) -> npt.NDArray[np.int64]:
             return chosen_nodes(store, given, columns.labels)
 
-        opened = open_on_disk(store, chosen, most_visited(store.info, given), plan, options, tiers, stack)
+        opened = open_on_disk(store, chosen, plan, options, tiers, stack)
     except BudgetError as error:
         if error.needed is None or error.needed < memory_bytes:
             raise

@@ -21,6 +21,7 @@ from storage.locks import locked
 from tasks.outbox import Outbox
 from tasks.processes import is_dead, this_process
 from tasks.tracking_calls import PARENT_TAG, PROCESS_TAG, CallSender, is_refusal, merged, now_ms
+from tasks.tracking_database import DATABASE, make_database
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -170,7 +171,11 @@ class Tracking:
 
 def tracking_uri(state_dir: Path) -> str:
     """Return `MLFLOW_TRACKING_URI`, or the address of the SQLite store below the state directory."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{state_dir.absolute() / 'mlflow' / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or _local_uri(state_dir)
+
+
+def _local_uri(state_dir: Path) -> str:
+    return f"sqlite:///{state_dir.absolute() / 'mlflow' / DATABASE}"
 
 
 def check_store(state_dir: Path) -> MlflowClient:
@@ -181,20 +186,27 @@ def check_store(state_dir: Path) -> MlflowClient:
     MachineError
         If it cannot be used.
     """
-    uri = tracking_uri(state_dir)
+    uri, home = tracking_uri(state_dir), state_dir.absolute() / "mlflow"
     probe(uri)
-    # Two processes that create one database at once would trip over each other.
-    with needing(uri), locked(state_dir.absolute() / "mlflow" / ".lock"):
-        return open_client(uri)
+    with needing(uri):
+        if uri == _local_uri(state_dir):
+            _set_environment()
+            make_database(home)
+        with locked(home / ".lock"):
+            return open_client(uri)
 
 
 def open_client(uri: str) -> MlflowClient:
     """Return a client of one store, for runs and for models, with MLflow's own chatter off."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    _set_environment()
     from mlflow import MlflowClient
 
     return MlflowClient(uri, registry_uri=uri)
+
+
+def _set_environment() -> None:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def probe(uri: str) -> None:

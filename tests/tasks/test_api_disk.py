@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,9 @@ def from_disk(path: Path, budget: int, **options: Any) -> GraphLoader:
 
 
 def smallest(path: Path, **options: Any) -> int:
-    """What is named: where a plan is made, first for that, then for what it leaves."""
+    """What is named: for opening, where a plan is made for that, then for what these leave."""
     budget = 1 << 20
-    for _ in range(3):
+    for _ in range(4):
         try:
             GraphLoader(path, NODES, **SMALL, host_budget=budget, **options).close()
         except BudgetError as error:
@@ -69,6 +70,29 @@ def smallest(path: Path, **options: Any) -> int:
         else:
             return budget
     return pytest.fail("a budget that was named did not do")
+
+
+@pytest.mark.parametrize("nodes", ["all", "train"])
+@pytest.mark.parametrize("options", [{}, {"device_budget": 200_000, "profile_epochs": 1}], ids=["", "plan"])
+def test_a_budget_far_too_small_is_refused_before_anything_is_read(
+    tmp_path: Path, nodes: str, options: dict[str, Any]
+) -> None:
+    """Labels of a million nodes, their ids and a set of them take megabytes."""
+    num_nodes = 1_000_000
+    splits = {"train": np.arange(num_nodes), "valid": np.arange(0), "test": np.arange(0)}
+    indptr, labels = np.minimum(np.arange(num_nodes + 1), 9), np.zeros(num_nodes, np.int32)
+    write_store(
+        tmp_path / "g.h5", indptr=indptr, indices=np.arange(9, dtype=np.int32), labels=labels, splits=splits,
+        block_bytes=4096,
+    )  # fmt: skip
+    for budget in (1, 1_500_000):
+        with GraphStore.open(tmp_path / "g.h5"):  # what opening a store reads is not the loader's
+            tracemalloc.start()
+        with pytest.raises(BudgetError, match="set host_budget to at least"):
+            GraphLoader(tmp_path / "g.h5", nodes, **SMALL, host_budget=budget, **options)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < budget + 400_000
 
 
 @pytest.mark.parametrize("options", [{}, {"device_budget": 200_000, "profile_epochs": 1}], ids=["", "plan"])
