@@ -54,9 +54,8 @@ def expected_accesses(
         adjacency_N += inclusion_N
         log_absence_N = np.minimum(inclusion_N, np.float32(1 - 1e-7))
         np.log1p(np.negative(log_absence_N, out=log_absence_N), out=log_absence_N)
-        for first, indptr, indices in _lists(topology):
-            last = first + len(indptr) - 1
-            absence_after_hop(indptr, indices, inclusion_N[first:last], fanout, replace, log_absence_N)
+        for inclusion_U, indptr, indices in _lists(topology, inclusion_N):
+            absence_after_hop(indptr, indices, inclusion_U, fanout, replace, log_absence_N)
         inclusion_N = np.negative(np.expm1(log_absence_N, out=log_absence_N), out=log_absence_N)
         del log_absence_N
     inclusion_N *= num_batches
@@ -64,13 +63,21 @@ def expected_accesses(
     return inclusion_N, adjacency_N
 
 
-def _lists(topology: Topology | StoredTopology) -> Iterator[tuple[int, npt.NDArray[np.int64], IdArray]]:
-    """All adjacency lists in ascending order, from disk some at a time: first node, offsets, neighbors."""
+def _lists(
+    topology: Topology | StoredTopology, inclusion_N: FloatArray
+) -> Iterator[tuple[FloatArray, npt.NDArray[np.int64], IdArray]]:
+    """Adjacency lists in ascending order, with the inclusion of their nodes: from disk some at a time, no needless one.
+
+    Yields
+    ------
+    inclusion_U, indptr, indices
+        Of some nodes: their inclusion, offsets and neighbors.
+    """
     if isinstance(topology, Topology):
-        yield 0, topology.indptr, topology.indices
+        yield inclusion_N, topology.indptr, topology.indices
         return
     for start in range(0, topology.num_nodes, _PIECE_NODES):
-        nodes = np.arange(start, min(start + _PIECE_NODES, topology.num_nodes), dtype=topology.id_dtype)
+        nodes = (start + np.flatnonzero(inclusion_N[start : start + _PIECE_NODES])).astype(topology.id_dtype)
         begin, degree = topology.lists(nodes)
         ends = np.cumsum(degree)
         first = 0
@@ -78,7 +85,7 @@ def _lists(topology: Topology | StoredTopology) -> Iterator[tuple[int, npt.NDArr
             done = int(ends[first - 1]) if first else 0
             last = max(first + 1, int(np.searchsorted(ends, done + _PIECE_EDGES, side="right")))
             indptr = np.concatenate([[0], ends[first:last] - done])
-            yield start + first, indptr, topology.read_lists(begin[first:last], degree[first:last])
+            yield inclusion_N[nodes[first:last]], indptr, topology.read_lists(begin[first:last], degree[first:last])
             first = last
 
 

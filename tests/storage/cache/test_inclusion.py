@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.mfg import IdArray
 from kernels.topology import Topology
+from storage.blocks.stored_topology import StoredTopology
 from storage.cache.inclusion import SMOOTHED_UNIT, expected_accesses, smoothed_counts
 from storage.cache.pre_sampling import profile_accesses
 from storage.cache.profile import AccessProfile
 from tests.graphs import csc_from_edges, power_law_graph
+from tests.storage.blocks.recut import store_of
 
 NUM_NODES = 20_000
 TOPOLOGY = Topology.in_memory(*power_law_graph(NUM_NODES, 200_000, seed=1))
@@ -38,6 +43,24 @@ def test_one_hop_is_the_formula() -> None:
     np.testing.assert_allclose(
         feature_N, [2 * half, 2 * (1 - (1 - half) / 2), 1, 1, 2 * (1 - (1 - half) / 2)], rtol=1e-5
     )
+
+
+def test_lists_of_nodes_that_no_mini_batch_holds_stay_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of(tmp_path / "graph.h5", 4096, indptr=TOPOLOGY.indptr, indices=TOPOLOGY.indices)
+    seeds, read = np.array([7, 19_000]), list[int]()
+    degree_N = np.diff(TOPOLOGY.indptr)
+    reached = np.union1d(seeds, np.concatenate([TOPOLOGY.indices[slice(*TOPOLOGY.indptr[v : v + 2])] for v in seeds]))
+    with StoredTopology(store, np.empty(0, np.int64), buffer_bytes=2 * 4096) as topology:
+
+        def counted(begin: npt.NDArray[np.int64], length: npt.NDArray[np.int64]) -> IdArray:
+            read.append(int(length.sum()))
+            return StoredTopology.read_lists(topology, begin, length)
+
+        monkeypatch.setattr(topology, "read_lists", counted)
+        found = expected_accesses(topology, seeds, (5, 10), 1, replace=False)
+    for one, other in zip(found, expected_accesses(TOPOLOGY, seeds, (5, 10), 1, replace=False), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sum(read) == degree_N[seeds].sum() + degree_N[reached].sum() < len(TOPOLOGY.indices)
 
 
 @pytest.mark.parametrize("replace", [False, True])
