@@ -27,6 +27,7 @@ from storage.blocks.edge_runs import EdgeRuns, MemoryRuns, SpilledRuns, Windows
 from storage.blocks.io_stats import IoStats
 from storage.blocks.row_file import RowFile, RowLayout, RowsInTurn
 from storage.blocks.row_pieces import RowPieces, Rows, windows_of
+from storage.heap import return_freed_memory
 from tasks.needed_lists import I64Array, ListReads
 from tasks.row_source import RowSource
 from tasks.tile_plan import TilePlan
@@ -81,6 +82,7 @@ class TileSums:
 
     def of(self, tile: Tile, files: list[RowFile]) -> FinishedSums:
         """Sums of a tile; what is appended to `files` is closed when they have served."""
+        return_freed_memory()  # of the tile before, and of training: its steps leave a heap that serves our arrays too
         if self.plan.strip_units:
             files.append(self._strips(tile))
             return _WaitingSums(self.layer, RowsInTurn(files[-1]))
@@ -132,6 +134,7 @@ class TileSums:
                 sums = strip_sums_of(self.layer, len(tile), min(some, units.count - first))
                 file.append_strip(self._summed_strip(sums, tile, runs, strip))
                 del sums  # before the next one's
+                return_freed_memory()
             file.finish()
         except BaseException:
             file.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -297,3 +299,13 @@ def test_lists_come_some_at_a_time(tmp_path: Path, wide_graph: Any) -> None:
         assert np.array_equal(np.concatenate([t for _, t in parts]), np.repeat(np.arange(1490), degree))
         wanted = [topology.indices[topology.indptr[v] : topology.indptr[v + 1]] for v in range(30, 4500, 3)]
         assert np.array_equal(np.concatenate([s for s, _ in parts]), np.concatenate(wanted))
+
+
+def test_what_training_leaves_in_the_heap_goes_back(tmp_path: Path) -> None:
+    """Else arrays of evaluation that came and went there stay resident beside those that are counted."""
+    indptr, indices = power_law_graph(500, 3000, seed=1)
+    rows = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float32)
+    store_of(tmp_path / "graph.h5", 4096, indptr=indptr, indices=indices, features=rows).close()
+    command = [sys.executable, "-m", "tests.tasks.heap_after_training", str(tmp_path / "graph.h5"), str(tmp_path)]
+    done = subprocess.run(command, check=True, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
+    assert int(done.stdout) > 30 * MB
