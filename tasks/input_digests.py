@@ -9,13 +9,13 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 from storage.atomic import write_text
 from storage.errors import InputError
 from storage.leftovers import remove_partial_file
 from storage.locks import lock_file, locked
+from storage.progress import no_progress
 from tasks.progress import progress
 
 _logger = logging.getLogger(__name__)
@@ -62,15 +62,16 @@ class InputDigests:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Remember what was found for later runs, once the work is done or breaks off; refused input leaves nothing."""
+        """Remember what was found for later runs, once the work is done or breaks off; refused input makes no file."""
+        may_make = True
         try:
             yield
         except InputError:
+            may_make = False
             raise
-        except BaseException:
-            self._keep()
-            raise
-        self._keep()
+        finally:
+            if may_make or self._path.exists():
+                self._keep()
 
     def _keep(self) -> None:
         if not self._new:
@@ -92,15 +93,14 @@ class InputDigests:
 def _hash(path: Path) -> str:
     digest, size, done = hashlib.sha256(), path.stat().st_size, 0
     # A bar that is gone at once would say nothing.
-    shown = progress(f"checking whether {path.name} is known", "bytes") if size > _LARGE_BYTES else nullcontext(_silent)
-    with path.open("rb", buffering=0) as file, shown as advance:
+    shows = progress if size > _LARGE_BYTES else no_progress
+    with (
+        path.open("rb", buffering=0) as file,
+        shows(f"checking whether {path.name} is known", "bytes") as advance,
+    ):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         while piece := file.read(_PIECE_BYTES):
             digest.update(piece)
             done += len(piece)
             advance(done, max(size, done))
     return digest.hexdigest()
-
-
-def _silent(done: int, total: int) -> None:
-    """Show nothing."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from tasks.outbox import Outbox
 from tasks.processes import is_dead, this_process
 from tasks.tracking_calls import PARENT_TAG, PROCESS_TAG, CallSender, is_refusal, merged, now_ms
 from tasks.tracking_database import DATABASE, make_database
+from tasks.tracking_experiments import open_experiment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -116,7 +116,7 @@ class Tracking:
         uri, home = tracking_uri(state_dir), state_dir.absolute() / "mlflow"
         client = check_store(state_dir)
         with needing(uri), locked(home / ".lock"):
-            experiment_id = _experiment_id(client, experiment, home, uri)
+            experiment_id = open_experiment(client, experiment, home, uri)
             close_dead_runs(client, [experiment_id])
         return cls(client, uri, experiment_id, home / "unsent")
 
@@ -284,25 +284,3 @@ def _ending(run: TrackedRun) -> Iterator[TrackedRun]:
         run.end("FAILED")
         raise
     run.end("FINISHED")
-
-
-def _experiment_id(client: MlflowClient, name: str, home: Path, uri: str) -> str:
-    experiment = client.get_experiment_by_name(name)
-    if experiment is None:
-        # A server decides by itself where artifacts go; a bare database has to be told.
-        if uri.startswith("sqlite:"):
-            _drop_default(client, name)
-        folder = home / "artifacts" / re.sub(r"[^A-Za-z0-9_-]", "_", name)
-        return str(client.create_experiment(name, None if uri.startswith("http") else folder.as_uri()))
-    if experiment.lifecycle_stage != "active":
-        raise InputError(f"experiment {name!r} was deleted in MLflow at {uri}: restore it or set another name")
-    return str(experiment.experiment_id)
-
-
-def _drop_default(client: MlflowClient, name: str) -> None:
-    """Remove the empty experiment that MLflow puts into a new store."""
-    default = client.get_experiment_by_name("Default")
-    if name == "Default" or default is None or default.lifecycle_stage != "active":
-        return
-    if not client.search_runs([default.experiment_id], max_results=1):
-        client.delete_experiment(default.experiment_id)

@@ -12,6 +12,7 @@ from storage.locks import locked
 
 DATABASE = "mlflow.db"
 _JOURNALS = ("", "-journal", "-wal", "-shm")
+_ANY = "SELECT 1 FROM experiments UNION ALL SELECT 1 FROM registered_models LIMIT 1"
 
 
 def make_database(home: Path) -> None:
@@ -40,13 +41,14 @@ def make_database(home: Path) -> None:
 def is_made(home: Path) -> bool:
     """Whether there is a whole database below a directory, or one that cannot be read: MLflow will say why.
 
-    The last thing that its making does is to add a first experiment; one that is deleted later is no more than marked.
+    The last thing that its making does is to add a first experiment. Should `mlflow gc` have removed all of them since,
+    registered models tell that it was whole.
     """
     path = home / DATABASE
     try:
         # Not to read alone: what was cut off in mid-write has to be rolled back first.
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=rw", uri=True)) as database:
-            return database.execute("SELECT 1 FROM experiments LIMIT 1").fetchone() is not None
+            return database.execute(_ANY).fetchone() is not None
     except sqlite3.Error as error:
         return path.exists() and "no such table" not in str(error)
 

@@ -114,6 +114,19 @@ def test_a_refused_run_leaves_nothing_behind_one_that_breaks_off_what_it_learnt(
     assert (tmp_path / "state").exists() == remains
 
 
+def test_a_refused_run_adds_to_what_is_there(tmp_path: Path) -> None:
+    state, path = tmp_path / "state", tmp_path / "edges"
+    write(tmp_path / "other", b"3 4\n")
+    digest(state, tmp_path / "other")
+    before = write(path, b"1 2\n")
+    digests = InputDigests(state)
+    with pytest.raises(BudgetError), digests.kept():
+        digests.digest(path)
+        raise BudgetError("no")
+    write(path, b"1 3\n")  # same size, time and inode
+    assert digest(state, path) == before
+
+
 def test_hashing_a_large_file_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, seen = write(tmp_path / "edges", bytes(5 << 20)), list[tuple[int, int]]()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -64,3 +66,14 @@ def test_one_that_holds_runs_or_is_damaged_stays(tmp_path: Path) -> None:
     before = (other / DATABASE).read_bytes()
     make_database(other)
     assert (other / DATABASE).read_bytes() == before
+
+
+def test_one_that_holds_models_alone_stays(tmp_path: Path) -> None:
+    use(tmp_path).create_registered_model("kept")
+    home = tmp_path / "mlflow"
+    with contextlib.closing(sqlite3.connect(home / DATABASE)) as database, database:
+        database.execute("DELETE FROM runs")
+        database.execute("DELETE FROM experiments")  # as `mlflow gc` does of deleted ones
+    inode = (home / DATABASE).stat().st_ino
+    make_database(home)
+    assert (home / DATABASE).stat().st_ino == inode
