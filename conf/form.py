@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
-from conf import byte_size
-from conf.byte_size import Bytes
+from conf.byte_size import PATTERN, Bytes
 from conf.files import config_from_files
 from conf.load import ConfigError, load_config, preset_names
 from conf.schema import PipelineConfig
@@ -27,7 +26,7 @@ _PRESETS = tuple(name for name in preset_names() if name != "edge_list")  # `fil
 
 # Kinds of values that a browser's form has no good widget for, as texts.
 _TEXTS: dict[Any, tuple[str, str]] = {
-    Bytes: (byte_size.PATTERN, "Such as 6MiB."),
+    Bytes: (PATTERN, "Such as 6MiB."),
     tuple: (r"^-?[0-9]+( *, *-?[0-9]+)*$", "Such as 10, 10."),
 }
 

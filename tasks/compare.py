@@ -289,10 +289,8 @@ def table(facts: Facts) -> str:
     head = ["| policy | " + " | ".join(f"{budget / 1e6:,.1f} MB" for budget in budgets) + " |"]
     head.append("| --- |" + " ---: |" * len(budgets))
     parts = [f"# Cache policies\n\n{facts['recommendation']}\n"]
-    for title, name in (
-        ("Feature requests served, %", "feature_hit_rate"),
-        ("Bytes of all misses avoided, %", "saved"),
-    ):
+    titles = {"feature_hit_rate": "Feature requests served, %", "saved": "Bytes of all misses avoided, %"}
+    for name, title in titles.items():
         ordered = sorted(facts[name].items(), key=lambda item: -float(np.mean(item[1])))
         lines = [
             f"| {policy} | " + " | ".join(f"{100 * value:.2f}" for value in values) + " |" for policy, values in ordered

@@ -24,6 +24,7 @@ from storage.blocks.buffer import LEAST_BLOCKS
 from storage.blocks.hyperbatch import HyperbatchSampler
 from storage.blocks.reached import drawn_in_pieces, ids_in_pieces
 from storage.blocks.stored_topology import StoredTopology
+from storage.blocks.wide_rows import DRAW_BYTES
 from storage.errors import BudgetError
 from storage.graph_store import GraphStore, StoreInfo
 from tasks.batch_sizes import BatchSizes, sizes_of_hops
@@ -38,8 +39,7 @@ _MARGIN = 1.15
 _PIECE_NODES, _PIECE_EDGES = 1 << 14, 1 << 16
 _SETS = 4
 _PIECE_BYTES = 4 << 20
-_DRAW_BYTES = 32
-"""A neighbor that is drawn of a long list: its position and what finds it, and its id."""
+_ID_BYTES = 8
 
 _NO_NODES = np.empty(0, np.int64)
 
@@ -204,8 +204,8 @@ def _neighbors(
 
 def _check_room(host_budget: int, opening_bytes: int, fanout: int) -> None:
     """Refuse to draw so many neighbors of one list where there is no room for them."""
-    needed = opening_bytes + _DRAW_BYTES * fanout
-    if fanout > _PIECE_EDGES and needed > host_budget:
+    needed = opening_bytes + (DRAW_BYTES + _ID_BYTES) * fanout
+    if needed > host_budget:
         raise BudgetError(
             f"to draw {fanout} neighbors of one list, {needed} bytes of memory are needed and host_budget is "
             f"{host_budget}: set host_budget to at least {needed}, or use smaller sampling.fanouts",

@@ -25,13 +25,14 @@ _WIDE_DRAWS = 1 << 18
 _DRAWN_AT_ONCE = 1 << 18
 """Draws that are held, of one row at least: 4 MiB."""
 
-_WIDE_BYTES = 24
+DRAW_BYTES = 24
+"""A draw of a wide row while it is drawn: its position, and what finds it."""
 _ANEW_BYTES = 88  # a draw: itself, its position and block, a hash of swaps
 
 
 def draw_bytes(fanout: int, threads: int) -> int:
     """Most bytes while so many neighbors are drawn of each list: scratch of threads, of what sorts rows, wide rows."""
-    wide = _WIDE_BYTES * max(fanout, _DRAWN_AT_ONCE) if fanout * fanout > _WIDE_DRAWS else 0
+    wide = DRAW_BYTES * max(fanout, _DRAWN_AT_ONCE) if fanout * fanout > _WIDE_DRAWS else 0
     return (threads + 1) * _ANEW_BYTES * min(fanout, _WIDE_FANOUT) + wide
 
 
@@ -56,7 +57,7 @@ def wide_groups(rows: I64Array, fanout: int) -> Iterator[I64Array]:
 
 @dataclass(frozen=True, slots=True)
 class WideRows:
-    """What was drawn of a group of wide rows: 16 bytes a draw, 24 while drawing; numbering neighbors takes as much."""
+    """What was drawn of a group of wide rows: 16 bytes a draw, `DRAW_BYTES` while drawing; numbering takes as much."""
 
     rows: I64Array
     """(n,) rows of the request."""

@@ -1,5 +1,5 @@
-// Neighbor sampling, up to 64 neighbors without atomics and without scratch. Each row was planned (plan.cu): the address of its list in
-// whatever tier, its degree, its key, where its neighbors go.
+// Neighbor sampling, up to 64 neighbors without atomics and without scratch. Each row was planned (plan.cu): the address
+// of its list in whatever tier, its degree, its key, where its neighbors go.
 #include "rng.cuh"
 
 // Position `slot` of the front that a Fisher-Yates shuffle leaves, traced back through the earlier swaps. Lane i of a
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(256) copy_lists(
   }
 }
 
-// Where a table of 2 * fanout heads has the steps that drew `value`, or where it belongs if they are none (linear probing).
+// Where to begin to look for the steps that drew `value`, in a table of heads (linear probing).
 __device__ __forceinline__ u32 home_of(i64 value, u32 num_slots) {
   return (u32)((((u64)value * 0x9E3779B97F4A7C15ull) >> 32) * num_slots >> 32);
 }
