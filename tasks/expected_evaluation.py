@@ -41,7 +41,7 @@ def evaluation(
         return Expected(0.0)
     layers = build_model(spec, seed=0).ordered_layers()
     ones = [share_of_ones, *[None] * (len(layers) - 1)]  # of the first layer's rows
-    seconds = sum(map(exact_seconds, layers, reversed(shapes), ones))
+    seconds = sum(exact_seconds(*part) for part in zip(layers, reversed(shapes), ones, strict=True))
     if plan is None:
         return Expected(seconds)
     read, written = evaluation_traffic(store, spec, shapes, plan)
