@@ -21,7 +21,6 @@ from storage.id_hash import HashIndex
 from storage.id_set import IdSet, rank_map_of
 from storage.scratch_array import ScratchArray
 
-_LISTED = 1 << 16
 _BITS_SHARE = 4
 """What part of the memory bits may take, however few ids there are."""
 _MOST_BITS_BYTES = 48 << 20
