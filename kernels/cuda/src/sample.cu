@@ -207,9 +207,9 @@ __device__ __forceinline__ void link_steps(int lane, i32 fanout, const i64* draw
 
 // Larger fanouts: a warp a row. Its draws are in shared memory (in_shared) and traced back step by step, or, where they
 // are many, in `draws`, which has room for every edge, and traced back by way of what drew the same: `links` of every
-// edge, and two `heads` of every edge.
+// edge, and two `heads` of every edge. Left alone, the compiler spills registers for the sake of more warps on sm_80.
 template <typename id_t, bool REPLACE, bool IDS>
-__global__ void __launch_bounds__(128) sample_wide(
+__global__ void __launch_bounds__(128, 8) sample_wide(
     i64 num_rows, i64 fanout, int in_shared, const u64* __restrict__ address_U, const i64* __restrict__ degree_U,
     const u64* __restrict__ row_key_U, const i64* __restrict__ row_ptr, const id_t* __restrict__ uniq,
     const i64* __restrict__ indptr, i64* draws, i32* links, i32* heads, id_t* __restrict__ neighbors,
